@@ -1,0 +1,1 @@
+"""Tests, named after the promise they check; the tree mirrors the house."""
