@@ -1,0 +1,193 @@
+"""The protocol of environments, and how a user's environment is found by its name.
+
+An environment is a class. The env stage makes one instance per session and speaks text with it, one line of the policy
+a turn:
+
+    task(index, purpose, seed) ─► Task ─► reset(task) ─► Observation ─► policy ─► step(text) ─► Observation ... ─► Done
+
+Promises: nothing of user code runs but its import until `open` or `task` is called; what is wrong is said by name, with
+what to do. Does not know tokens, deadlines, sessions or queues: those are the stage's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+import xxhash
+from msgspec import Struct
+
+from stages.env.errors import EnvironmentNotFound, EnvironmentOptionError, EnvironmentShapeError
+
+JSON: TypeAlias = Any
+"""What a JSON document can hold: None, bool, int, float, str, and lists and string-keyed dicts of those."""
+Task: TypeAlias = dict[str, JSON]
+"""One problem. The environment reads it, the verifier reads it; the policy sees only what `reset` says about it."""
+Purpose: TypeAlias = Literal["train", "eval"]
+
+
+class Observation(Struct, frozen=True):
+    """What the policy reads next; its turn follows. `Observation("46\\n")`"""
+
+    text: str
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """The episode is over. `Done(outcome={"answer": "41", "tool_calls": 3})`"""
+
+    outcome: dict[str, JSON]
+    """What the verifier judges; its numbers are also averaged into the run's metrics."""
+    text: str = ""
+    """Last words to the policy; it does not answer them."""
+    truncated: bool = False
+    """The environment cut the episode short (too many turns): still an episode, not a failure."""
+
+
+class Environment(Protocol):
+    """What a user writes: one instance per session, constructed with the keyword options of `[stages.env.options]`.
+
+    A constructor that has a `seed` parameter gets the session's seed in it: all chance comes from there. The same class
+    (or its module) also has a function `task(index, purpose, seed, **options) -> Task`, pure and deterministic, whose
+    eval tasks are never train tasks. An exception fails the session (`failed(env, reason)`), not the process.
+    """
+
+    async def reset(self, task: Task) -> Observation:
+        """The opening text of the episode."""
+        ...
+
+    async def step(self, text: str) -> Observation | Done:
+        """Answers one turn of the policy. `text` is what it sampled, stop token included; any text may come."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoadedEnvironment:
+    """An environment found by name. `fingerprint` is xxh3-64 of its module's source; hello compares it."""
+
+    path: str
+    kind: Callable[..., Environment]
+    source: Callable[..., Task]
+    fingerprint: str
+
+    def task(self, index: int, purpose: Purpose, seed: int, options: Mapping[str, JSON]) -> Task:
+        """The `index`-th problem of a purpose: the same on every host, for ever."""
+        return self.source(index, purpose, seed, **_known(self.source, options))
+
+    def open(self, options: Mapping[str, JSON], seed: int) -> Environment:
+        """A fresh instance for one session."""
+        return self.kind(**_known(self.kind, {**options, "seed": seed}))
+
+    def check_options(self, options: Mapping[str, JSON]) -> None:
+        """Refuses keys that neither the class nor its task function takes, and values that they refuse.
+
+        Raises EnvironmentOptionError. Draws one task and makes one instance, so a wrong value is found at start-up.
+        """
+        known = {**_parameters(self.kind), **_parameters(self.source)}
+        if not _takes_any(known.values()):
+            for key in options:
+                if key not in known:
+                    allowed = sorted(known.keys() - _GIVEN)
+                    near = difflib.get_close_matches(key, allowed, 1)
+                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    raise EnvironmentOptionError(
+                        f"stages.env.options.{key}: {self.path} has no such option; {hint}"
+                        f"it takes: {', '.join(allowed) or 'none'}"
+                    )
+        try:
+            self.open(options, 0)
+            self.task(0, "train", 0, options)
+        except (TypeError, ValueError) as error:
+            raise EnvironmentOptionError(f"stages.env.options: {self.path} refuses its options: {error}") from error
+
+
+_GIVEN = frozenset({"index", "purpose", "seed"})
+"""Arguments that the stage fills in; never options."""
+
+
+def load_environment(path: str) -> LoadedEnvironment:
+    """Imports `module:Class`. Raises EnvironmentNotFound or EnvironmentShapeError, each saying what to do."""
+    kind = _resolve(path)
+    if not inspect.isclass(kind):
+        raise EnvironmentShapeError(f"{path} is not a class; stages.env.environment names a class as module:Class")
+    for method in ("reset", "step"):
+        _check_method(path, kind, method)
+    module = inspect.getmodule(kind)
+    source = getattr(kind, "task", None) or getattr(module, "task", None)
+    if not callable(source):
+        raise EnvironmentShapeError(
+            f"{path} has no task source; write `task(index, purpose, seed, **options)` as a static method"
+        )
+    _check_call(path, "task", source, 3)
+    return LoadedEnvironment(path, cast("Callable[..., Environment]", kind), source, source_fingerprint(kind))
+
+
+def source_fingerprint(found: object) -> str:
+    """xxh3-64 (16 hex digits) of the source of the module that defines `found`; of its name where it has none."""
+    module = inspect.getmodule(found)
+    try:
+        text = inspect.getsource(module) if module else repr(found)
+    except OSError:
+        text = module.__name__ if module else repr(found)
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def _resolve(path: str) -> object:
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise EnvironmentNotFound(
+            f"stages.env.environment is {path!r}; write it as module:Class, for example my_module:MyEnv"
+        )
+    try:
+        return resolve_name(path)
+    except AttributeError as error:
+        raise EnvironmentNotFound(f"{path}: the module {module} has no {name}") from error
+    except ModuleNotFoundError as error:
+        own = module == error.name or module.startswith(f"{error.name}.")
+        cause = (
+            f"no module {error.name!r} on the path"
+            if own
+            else f"its own import of {error.name!r} fails; install that here"
+        )
+        raise EnvironmentNotFound(f"{path}: {cause}") from error
+    except (ImportError, SyntaxError, ValueError) as error:
+        raise EnvironmentNotFound(f"{path} cannot be imported: {error}") from error
+
+
+def _check_method(path: str, kind: type, method: str) -> None:
+    found = getattr(kind, method, None)
+    if not inspect.iscoroutinefunction(found):
+        fault = "has no method" if found is None else "must be async, but is a plain"
+        argument = "task" if method == "reset" else "text"
+        raise EnvironmentShapeError(f"{path} {fault} {method}; write `async def {method}(self, {argument})`")
+    _check_call(path, method, found, 2)
+
+
+def _check_call(path: str, name: str, function: Callable[..., object], arguments: int) -> None:
+    """`function` can be called with that many positional arguments (self included)."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as error:
+        raise EnvironmentShapeError(
+            f"{path}: {name}{signature} cannot be called with {arguments} arguments: {error}"
+        ) from error
+
+
+def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)
+
+
+def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _known(function: Callable[..., object], options: Mapping[str, JSON]) -> dict[str, JSON]:
+    """The options that `function` has a parameter for; all of them where it takes any keyword."""
+    parameters = _parameters(function)
+    if _takes_any(parameters.values()):
+        return dict(options)
+    return {key: value for key, value in options.items() if key in parameters}

@@ -1,0 +1,1 @@
+"""The reward stage: judges finished episodes with a user's verifier; see README.md."""

@@ -1,0 +1,132 @@
+"""What a verifier is, and how a user's verifier is found by its name.
+
+A verifier is a function, plain or async, from a finished episode to a reward: one number, or named parts that are
+summed by the weights of the config (1 where it names none).
+
+    def my_reward(episode: FinishedEpisode) -> float: ...
+    async def my_reward(episode: FinishedEpisode) -> dict[str, float]: ...
+
+Promises: what comes out of `reward_parts` is finite and named. Does not know time-outs, workers or queues: those are
+the stage's; a verifier that raises or is too slow fails its record (`failed(reward, reason)`), not the process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, Literal, TypeAlias, cast
+
+import xxhash
+from msgspec import Struct
+
+from schemas.errors import ConfigError, VerifierFailure
+
+JSON: TypeAlias = Any
+Speaker: TypeAlias = Literal["env", "policy"]
+Judgement: TypeAlias = "float | Mapping[str, float]"
+Verifier: TypeAlias = "Callable[[FinishedEpisode], Judgement | Awaitable[Judgement]]"
+
+SINGLE_PART = "reward"
+"""The name of the only part where a verifier returns one number."""
+
+
+class FinishedEpisode(Struct, frozen=True, kw_only=True):
+    """Everything a verifier may judge. Text as the environment saw it; the policy's stop tokens included."""
+
+    task: dict[str, JSON]
+    """What the task source made: `{"expression": "12+34-5", "answer": "41"}`."""
+    outcome: dict[str, JSON]
+    """What the environment said at the end: `{"answer": "41", "tool_calls": 2}`; empty where it had no chance to."""
+    turns: list[tuple[Speaker, str]]
+    """In order: `[("env", "12+34-5=\\n"), ("policy", "[12+34]\\n"), ...]`."""
+    truncated: bool
+    """Cut short by a deadline, a token limit or the environment; whether that deserves 0 is the verifier's to say."""
+
+
+class VerifierNotFound(ConfigError):
+    """`stages.reward.verifier` names a module or a function that cannot be imported."""
+
+
+class VerifierShapeError(ConfigError):
+    """What was found cannot be called with one finished episode."""
+
+
+@dataclass(frozen=True)
+class LoadedVerifier:
+    """A verifier found by name. `fingerprint` is xxh3-64 of its module's source; hello compares it between hosts."""
+
+    path: str
+    function: Verifier
+    fingerprint: str
+
+    async def judge(self, episode: FinishedEpisode) -> dict[str, float]:
+        """The parts of one episode's reward. Raises VerifierFailure on what is no reward; a user's exceptions pass."""
+        judgement = self.function(episode)
+        if inspect.isawaitable(judgement):
+            judgement = await judgement
+        return reward_parts(judgement)
+
+
+def load_verifier(path: str) -> LoadedVerifier:
+    """Imports `module:function`. Raises VerifierNotFound or VerifierShapeError, each saying what to do."""
+    function = _resolve(path)
+    if not callable(function):
+        raise VerifierShapeError(f"{path} is not a function; write `def {path.partition(':')[2]}(episode): ...`")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise VerifierShapeError(f"{path} must take one argument, the finished episode: {error}") from error
+    return LoadedVerifier(path, cast("Verifier", function), source_fingerprint(function))
+
+
+def reward_parts(judgement: object) -> dict[str, float]:
+    """The named parts of what a verifier returned. Raises VerifierFailure where a part is no finite number."""
+    parts = judgement if isinstance(judgement, Mapping) else {SINGLE_PART: judgement}
+    if not parts:
+        raise VerifierFailure("a verifier returned no parts; return a number or at least one named part")
+    return {str(name): _finite(str(name), part) for name, part in parts.items()}
+
+
+def source_fingerprint(function: object) -> str:
+    """xxh3-64 (16 hex digits) of the source of the module that defines `function`; of its name where it has none."""
+    module = inspect.getmodule(function)
+    try:
+        text = inspect.getsource(module) if module else repr(function)
+    except OSError:
+        text = module.__name__ if module else repr(function)
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def _finite(name: str, part: object) -> float:
+    try:
+        number = float(cast("float", part))
+    except (TypeError, ValueError) as error:
+        raise VerifierFailure(f"the part {name!r} of a verifier's reward is {part!r}, not a number") from error
+    if not math.isfinite(number):
+        raise VerifierFailure(f"the part {name!r} of a verifier's reward is {number}; rewards are finite")
+    return number
+
+
+def _resolve(path: str) -> object:
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise VerifierNotFound(
+            f"stages.reward.verifier is {path!r}; write it as module:function, for example my_module:my_reward"
+        )
+    try:
+        return resolve_name(path)
+    except AttributeError as error:
+        raise VerifierNotFound(f"{path}: the module {module} has no {name}") from error
+    except ModuleNotFoundError as error:
+        own = module == error.name or module.startswith(f"{error.name}.")
+        cause = (
+            f"no module {error.name!r} on the path"
+            if own
+            else f"its own import of {error.name!r} fails; install that here"
+        )
+        raise VerifierNotFound(f"{path}: {cause}") from error
+    except (ImportError, SyntaxError, ValueError) as error:
+        raise VerifierNotFound(f"{path} cannot be imported: {error}") from error
