@@ -39,7 +39,7 @@ def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in float32 over the last axis, then scaled by a weight in the input's dtype."""
+    """Root-mean-square norm over the last axis, accumulated in float32, scaled by a weight."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -47,9 +47,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, states: Tensor) -> Tensor:
-        wide = states.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(states.dtype)
+        return functional.rms_norm(states, self.weight.shape, self.weight, self.eps)
 
 
 class Attention(nn.Module):
