@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from schemas.errors import ModelError
+
 NAMES_SHOWN = 6
 """How many tensor names an error spells out; a wrong architecture differs in hundreds."""
-
-
-class ModelError(ValueError):
-    """A model directory or state that cannot be used."""
 
 
 class UnsupportedModelError(ModelError):

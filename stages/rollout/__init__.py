@@ -1,0 +1,1 @@
+"""The rollout stage: one engine a replica behind one Protocol. Importing this package imports no torch."""
