@@ -5,7 +5,7 @@ Owns the sections, the loader of TOML files with `--set` overrides, the checks a
 importing it loads neither torch nor zmq. Knows nothing of processes: it is handed to them by the broker's welcome.
 """
 
-from schemas.config.broker import BrokerConfig, LeasesConfig
+from schemas.config.broker import BrokerConfig
 from schemas.config.describe import describe, processes, view
 from schemas.config.facts import ModelFacts, read_model_facts
 from schemas.config.load import load_config
@@ -32,7 +32,6 @@ __all__ = [
     "EvaluationConfig",
     "Finding",
     "HostConfig",
-    "LeasesConfig",
     "ModelConfig",
     "ModelFacts",
     "PipelineConfig",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from schemas.config.section import AtLeastOne, NotNegative, Seconds, Section
+from schemas.edges import EDGES
 
 MIB = 2**20
 # sun_path of a Unix socket holds 108 bytes, its closing zero included.
 IPC_PATH_BYTES_MAX = 107
 ROUTABLE = "a routable address needs keys, and CURVE keys come with `tidemill keys`, not built yet; bind to 127.0.0.1"
+# Long enough for a step on a loaded machine; a holder that is later than that is hung.
+LEASE_S = 120.0
+# A ticket is held for a whole session and an action while the tool works: the broker derives theirs.
+TIMED_QUEUES = tuple(queue for queue in EDGES if queue not in ("tickets", "actions"))
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
@@ -49,25 +56,22 @@ def _check_tcp(endpoint: str) -> str:
     return endpoint
 
 
-class LeasesConfig(Section):
-    """`[broker.leases]`: hard deadlines, counted from delivery on the broker's clock; heartbeats do not move them."""
+def fill_leases(named: Any) -> Any:
+    """The default deadlines with the named ones in their place."""
+    return {**dict.fromkeys(TIMED_QUEUES, LEASE_S), **named} if isinstance(named, Mapping) else named
 
-    tickets_beyond_episode_s: Seconds = 60.0
-    """Seconds that a ticket's lease outlives `stages.env.episode_deadline_s`."""
-    turns_s: Seconds = 120.0
-    """Seconds that a rollout replica may hold a turn."""
-    actions_s: Seconds = 120.0
-    """Seconds that an env process may hold an action."""
-    episodes_s: Seconds = 120.0
-    """Seconds that a reward process may hold an episode."""
-    scored_s: Seconds = 120.0
-    """Seconds that a reference process may hold a sample."""
-    samples_s: Seconds = 120.0
-    """Seconds that the trainer may hold a step's samples before its vote."""
-    versions_s: Seconds = 120.0
-    """Seconds that weight-sync may hold a version."""
-    installs_s: Seconds = 120.0
-    """Seconds that a replica may take to answer an install with a receipt."""
+
+def check_queues(lease_s: dict[str, float]) -> dict[str, float]:
+    """Refuses a queue that the loop does not have, with the nearest one it has."""
+    for name in lease_s:
+        if name not in EDGES:
+            near = difflib.get_close_matches(name, EDGES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(EDGES)}"
+            raise PydanticCustomError("queue", "unknown queue '{name}'; {hint}", {"name": name, "hint": hint})
+    return lease_s
+
+
+Leases = Annotated[dict[str, Seconds], BeforeValidator(fill_leases), AfterValidator(check_queues)]
 
 
 class BrokerConfig(Section):
@@ -83,8 +87,9 @@ class BrokerConfig(Section):
     """Seconds of silence after which a process counts as dead and its work is given to others."""
     grace_s: Seconds = 5.0
     """Seconds after a restart in which processes may claim the leases they hold, before those are delivered anew."""
-    leases: LeasesConfig = LeasesConfig()
-    """Hard deadlines of leases, by queue."""
+    lease_s: Leases = Field(default_factory=lambda: fill_leases({}))
+    """Seconds that a record of each queue may be held, heartbeats or not; where tickets and actions are not named, they
+    may be held for `stages.env.episode_deadline_s` and a minute."""
     max_deliveries: AtLeastOne = 5
     """Deliveries of one record after which it is a dead letter and its ticket has failed."""
     member_retries: NotNegative = 2

@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -29,10 +30,10 @@ EXPECTED = {
     "dict_type": "a table",
     "model_type": "a table",
     "string_too_short": "a string that is not empty",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
     "literal_error": "{expected}",
     "too_short": "at least {min_length} in the list",
     "too_long": "at most {max_length} in the list",
@@ -92,11 +93,18 @@ def section_in(annotation: Any) -> type[Section] | None:
 
 
 def key_part(loc: Loc) -> Loc:
-    """`loc` without what pydantic appends inside a value, such as the branch of a union."""
+    """`loc` without the branch that pydantic appends where a value may be one of several kinds."""
     for end in range(1, len(loc)):
-        if not isinstance(loc[end], int) and section_at(loc[:end]) is None:
+        if get_origin(annotation_at(loc[:end])) in (Union, UnionType):
             return loc[:end]
     return loc
+
+
+def annotation_at(loc: Loc) -> Any:
+    """The type of the field at `loc`, or None where there is no field."""
+    section = section_at(loc[:-1])
+    field = section.model_fields.get(str(loc[-1])) if section else None
+    return field.annotation if field else None
 
 
 def description_of(loc: Loc) -> str:

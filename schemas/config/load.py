@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> PipelineConf
     raw, overridden = apply_overrides(read_toml(file), overrides)
 
     def source_of(loc: Loc) -> str:
-        return "--set" if any(loc[: len(key)] == key for key in overridden) else str(file)
+        return "--set" if any(all(map(eq, loc, key)) for key in overridden) else str(file)
 
     try:
         config = PipelineConfig.model_validate(raw)

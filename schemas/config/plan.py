@@ -13,8 +13,8 @@ from typing import Literal
 from schemas.config.facts import ModelFacts
 from schemas.config.pipeline import PipelineConfig
 
-# Of one token in a sample: id 4, loss mask 1, behaviour log-prob 4, reference log-prob 4.
-BYTES_PER_TOKEN = 13
+# What the broker charges a token: id 4, loss mask 1, two log-probs 8, and as much again while two copies are in flight.
+BYTES_PER_TOKEN = 26
 # Group statistics over one member say nothing: its advantage is always zero.
 MEMBERS_MIN = 2
 
@@ -187,10 +187,10 @@ def _clocks(config: PipelineConfig) -> Iterator[Finding]:
 
 
 def _leases(config: PipelineConfig) -> Iterator[Finding]:
-    held, longest = config.broker.leases.episodes_s, config.stages.reward.timeout_s
+    held, longest = config.broker.lease_s["episodes"], config.stages.reward.timeout_s
     if held <= longest:
         yield _error(
-            "broker.leases.episodes_s",
+            "broker.lease_s.episodes",
             f"an episode is given to another process after {held:g} s, a verifier may take {longest:g}",
             f"set more than {longest:g}, or a shorter stages.reward.timeout_s",
         )

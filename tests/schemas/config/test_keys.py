@@ -38,20 +38,25 @@ def test_a_duration_or_size_carries_its_unit_in_its_name(key: str) -> None:
     assert suffix is None or key.endswith(suffix)
 
 
-def attributes_read() -> set[str]:
-    """Every attribute name that code outside the configuration reads."""
+def names_read() -> set[str]:
+    """Every name by which code outside the configuration reads an attribute or an entry: `x.name`, `x["name"]`."""
     files = [file for folder in ("broker", "stages", "tools") for file in (HOUSE / folder).rglob("*.py")]
-    return {
-        node.attr
-        for file in files
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    }
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    return {name for node in nodes if (name := name_read(node))}
+
+
+def name_read(node: ast.AST) -> str | None:
+    match node:
+        case ast.Attribute(attr=name, ctx=ast.Load()):
+            return name
+        case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Load()):
+            return name
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
+            return name
+    return None
 
 
 def test_every_accepted_key_is_read_by_someone() -> None:
-    read = attributes_read()
-    # `lag_bound` is how `max_lag` is read: it is 0 under `sync`.
-    read |= {"max_lag"} if "lag_bound" in read else set()
+    read = names_read()
     unread = [key for key in leaf_keys() if key.rpartition(".")[2] not in read]
     assert unread == [], "accepted, but read by nobody"

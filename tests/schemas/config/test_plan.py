@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.core import settings as broker_settings
 from schemas.config import ModelFacts, describe, plan, processes, ticket_room_bytes, to_toml
+from schemas.config.plan import BYTES_PER_TOKEN
 from tests.schemas.config.builders import a_config
 
 FACTS = ModelFacts(model_type="qwen3", max_position_embeddings=256)
@@ -28,13 +30,13 @@ def test_the_defaults_have_no_findings(tmp_path: Path) -> None:
         ("stages.reference.batch_tokens=191", "error", "stages.reference.batch_tokens"),
         ("stages.actor_train.micro_batch_tokens=191", "error", "stages.actor_train.micro_batch_tokens"),
         ("broker.budget_bytes=1000", "error", "broker.budget_bytes"),
-        ("broker.budget_bytes=400000", "warning", "broker.budget_bytes"),
+        ("broker.budget_bytes=800000", "warning", "broker.budget_bytes"),
         ("broker.max_frame_bytes=767", "error", "broker.max_frame_bytes"),
         ("broker.segment_bytes=65536", "warning", "broker.segment_bytes"),
         ("broker.dead_s=3.0", "error", "broker.dead_s"),
         ("stages.env.turn_deadline_s=301", "error", "stages.env.turn_deadline_s"),
         ("host.backoff_s=11", "error", "host.backoff_s"),
-        ("broker.leases.episodes_s=10", "error", "broker.leases.episodes_s"),
+        ("broker.lease_s.episodes=10", "error", "broker.lease_s.episodes"),
         ("stages.weight_sync.keep_versions=2", "warning", "stages.weight_sync.keep_versions"),
         ("host.slots=1", "error", "host.slots"),
         ("stages.rollout.replicas=2", "error", "host.slots"),
@@ -58,6 +60,17 @@ def test_a_round_of_sync_has_to_fit_into_the_budget(tmp_path: Path) -> None:
     enough = a_config(tmp_path, "schedule.kind=sync", f"broker.budget_bytes={room}")
     assert [finding.level for finding in plan(short)] == ["error"]
     assert plan(enough) == []
+
+
+def test_the_check_reckons_with_the_room_that_the_broker_charges() -> None:
+    assert BYTES_PER_TOKEN == broker_settings.BYTES_PER_TOKEN
+
+
+def test_the_brokers_core_finds_its_numbers_in_the_resolved_configuration(tmp_path: Path) -> None:
+    config = a_config(tmp_path, "schedule.kind=sync", "broker.lease_s.turns=7.5")
+    settings = broker_settings.settings_from_config(config.model_dump(mode="json"))
+    assert (settings.pipeline, settings.schedule, settings.members) == ("small", "sync", 8)
+    assert (settings.lease_s["turns"], settings.lease_s["samples"], settings.lease_s["tickets"]) == (7.5, 120.0, 360.0)
 
 
 def test_what_depends_on_the_machine_is_not_checked_without_it(tmp_path: Path) -> None:
