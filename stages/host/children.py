@@ -1,0 +1,122 @@
+"""Real child processes, by pid: started with a log each, pinned, signalled, reaped.
+
+Owns the processes it started and their pidfds; promises to touch no other, and that `fileno` becomes readable when
+one has ended. Does not know why they are started or what an exit means. Main thread only
+(`stages/service/lifeline.py` says why).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.host.tail import last_lines
+from stages.service.lifeline import child_environment
+
+KILL_PATIENCE_S = 2.0
+"""A killed process is gone in milliseconds, unless it hangs inside the kernel: nobody waits for that."""
+EXIT_NOT_STARTED = 127
+"""Reported for a command that the system could not start, as a shell does."""
+
+
+@dataclass
+class Child:
+    """One process that was started and not yet reaped."""
+
+    process: subprocess.Popen[bytes]
+    pidfd: int
+
+
+class Children:
+    """See the module. Names are unique among the living."""
+
+    def __init__(self, logs: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self.logs = logs
+        self._living: dict[str, Child] = {}
+        self._log_starts: dict[str, int] = {}
+        self._ends = select.epoll()
+
+    @property
+    def living(self) -> dict[str, int]:
+        """Pids by name."""
+        return {name: child.process.pid for name, child in self._living.items()}
+
+    def fileno(self) -> int:
+        """Readable while an ended process waits to be reaped."""
+        return self._ends.fileno()
+
+    def start(self, name: str, command: Sequence[str], cores: Sequence[int] = ()) -> int:
+        """The new process's pid.
+
+        Pinned to `cores`; none: wherever this process may run. Raises OSError where it cannot be started.
+        """
+        log_path = self.log_path(name)
+        with log_path.open("ab") as log:
+            self._log_starts[name] = log.tell()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=child_environment(),
+                start_new_session=True,
+            )
+        pidfd = os.pidfd_open(process.pid)  # still valid for one that has ended: nobody but us can reap it
+        self._living[name] = Child(process, pidfd)
+        self._ends.register(pidfd, select.EPOLLIN)
+        if cores:
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(process.pid, cores)
+        return process.pid
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Signals a living process; nothing happens to one that has ended."""
+        if name in self._living:
+            # Through the pidfd: the number of a process that has ended may belong to another by now.
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._living[name].pidfd, number)
+
+    def reap(self, timeout_s: float = 0.0) -> Iterator[tuple[str, int]]:
+        """Name and exit code (-9: killed by signal 9) of each process that has ended.
+
+        Waits for the first at most `timeout_s`.
+        """
+        ended = {fd for fd, _ in self._ends.poll(timeout_s)}
+        for name, child in list(self._living.items()):
+            if child.pidfd in ended:
+                del self._living[name]
+                self._ends.unregister(child.pidfd)
+                os.close(child.pidfd)
+                yield name, child.process.wait()
+
+    def end_all(self, grace_s: float) -> dict[str, int]:
+        """Asks every process to end, kills what is left after `grace_s`; exit codes by name."""
+        codes: dict[str, int] = {}
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_PATIENCE_S)):
+            for name in self.living:
+                self.send(name, number)
+            deadline = time.monotonic() + patience_s
+            while self._living and (left_s := deadline - time.monotonic()) > 0:
+                codes |= dict(self.reap(left_s))
+        return codes
+
+    def log_path(self, name: str) -> Path:
+        """Where the process's output goes."""
+        return self.logs / f"{name}.log"
+
+    def last_lines(self, name: str) -> tuple[str, ...]:
+        """The last lines that the newest process of this name has written."""
+        return last_lines(self.log_path(name), self._log_starts.get(name, 0))
+
+    def close(self) -> None:
+        """Ends what still lives and frees the descriptors."""
+        self.end_all(grace_s=0.0)
+        self._ends.close()
