@@ -1,0 +1,76 @@
+"""Text to tokens and back, with the model directory's own tokenizer; only appended text is ever tokenised.
+
+Owns: the tokenizer, and which tokens end a turn. Promises: no special tokens are added, none are hidden when decoding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from schemas.errors import ConfigError
+from schemas.records import Array
+
+
+class Vocabulary:
+    """The tokenizer of one model directory."""
+
+    def __init__(self, tokenizer: Tokenizer, end_of_text: tuple[int, ...] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._end_of_text = end_of_text
+
+    @classmethod
+    def open(cls, model: Path | str) -> Vocabulary:
+        """Reads `tokenizer.json` and the end-of-text ids of a model directory. Raises ConfigError."""
+        file = Path(model) / "tokenizer.json"
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # noqa: BLE001 - tokenizers raises bare Exception for files it cannot read
+            raise ConfigError(f"model.path: {file} cannot be read ({error}); give a folder with a tokenizer") from error
+        return cls(tokenizer, _end_of_text(Path(model)))
+
+    def encode(self, text: str) -> Array:
+        """int32 ids of `text` alone. Raises what tokenizers raises for text that it has no tokens for."""
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def decode(self, tokens: Array) -> str:
+        """The text of `tokens`, special tokens included."""
+        return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
+
+    def stop_tokens(self, stop_text: str | None) -> tuple[int, ...]:
+        """Ids that end a turn: end of text, and every token whose text holds `stop_text`.
+
+        A token may hold more than the stop text (`"]\\n"`): it ends the turn all the same. Raises ConfigError where no
+        token ends a turn, so each would run to its token limit.
+        """
+        found = set(self._end_of_text)
+        if stop_text:
+            found.update(index for index, text in enumerate(self._texts()) if stop_text in text)
+        if not found:
+            raise ConfigError(
+                f"no token of the model's tokenizer holds the environment's stop text {stop_text!r} and its config.json"
+                " names no eos_token_id; choose a stop_text that is one token"
+            )
+        return tuple(sorted(found))
+
+    def _texts(self) -> Sequence[str]:
+        ids = [[index] for index in range(self._tokenizer.get_vocab_size(with_added_tokens=True))]
+        return list(self._tokenizer.decode_batch(ids, skip_special_tokens=False))
+
+
+def _end_of_text(model: Path) -> tuple[int, ...]:
+    """`eos_token_id` of generation_config.json, else of config.json; none where neither names one."""
+    for name in ("generation_config.json", "config.json"):
+        try:
+            named = json.loads((model / name).read_text(encoding="utf-8")).get("eos_token_id")
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError) as error:
+            raise ConfigError(f"model.path: {model / name} cannot be read: {error}") from error
+        if named is not None:
+            return tuple(named) if isinstance(named, list) else (named,)
+    return ()
