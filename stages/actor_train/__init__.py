@@ -1,0 +1,1 @@
+"""The trainer's stage: step plans in, new versions out."""

@@ -1,0 +1,1 @@
+"""What actor-train decides, without torch, files or clocks."""
