@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Tidemill needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is another: $$($(PYTHON) --version 2>&1)." >&2; exit 2; }
 	@test -x $(BIN)/python || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing Tidemill and its dependencies into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@$(BIN)/python -m pip install --disable-pip-version-check \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[dev]'
 	@touch $@
 
