@@ -52,5 +52,9 @@ class Header(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reward: float | None = None
     truncated: bool | None = None
     priority: int | None = None
+    lineage: int | None = None
+    """version, install: which of the trainer's histories; `newest_version` is the version's number."""
+    weights: str | None = None
+    """version, install: digest of the weights (xxh3-64 hex)."""
     digest: int | None = None
     """xxh3-64 over the frames, in order."""

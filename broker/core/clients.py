@@ -1,0 +1,155 @@
+"""Clients: hello, liveness, goodbye.
+
+A process is known by its name; each start of it is an incarnation with an epoch of its own. A newer incarnation fences the older. A client
+that the broker does not know, lost, or has not heard since its own restart is told `hello_first`.
+"""
+
+from __future__ import annotations
+
+from broker.core import fleet, grants, leases, plans, versions
+from broker.core.actions import Reply
+from broker.core.crank import Crank
+from broker.core.state import Client, Phase, State
+from schemas.edges import EDGES, Role
+from schemas.lock import schema_fingerprint
+from schemas.messages import PROTOCOL_VERSION, Bye, Drain, Heartbeat, Hello, Refuse, Welcome
+
+
+def sender_of(crank: Crank, sender: str) -> Client | None:
+    """The client behind a routing id, or None after telling it why it is not one."""
+    name, _, incarnation = sender.rpartition("/")
+    client = crank.state.clients.get(name)
+    if client is not None and client.incarnation != incarnation:
+        crank.out.append(Reply(Refuse(reason="fenced", detail=f"a newer process named {name} is at work", fatal=True)))
+        return None
+    if client is None or not client.connected:
+        crank.out.append(Reply(Refuse(reason="hello_first")))
+        return None
+    return client
+
+
+def on_hello(crank: Crank, sender: str, hello: Hello) -> None:
+    """Registers a client, or takes it back after a restart of either side."""
+    refusal = _refusal(crank.state, sender, hello)
+    if refusal is not None:
+        crank.out.append(Reply(refusal))
+        return
+    client = _register(crank, hello)
+    stale = _settle_leases(crank, client, hello)
+    _update(crank, client, hello)
+    crank.send(client.name, Welcome(
+        epoch=client.epoch, next_seq=client.next_seq, config=crank.state.config, run_directory=crank.state.run_directory, stale=stale,
+        heartbeat_s=crank.state.settings.heartbeat_s,
+    ))  # fmt: skip
+    if hello.ready:
+        _on_ready(crank, client, hello)
+    if crank.state.phase in (Phase.CLOSING, Phase.CLOSED):
+        crank.send(client.name, Drain(reason="run_end"))
+
+
+def _refusal(state: State, sender: str, hello: Hello) -> Refuse | None:
+    if hello.protocol != PROTOCOL_VERSION:
+        return Refuse(reason="protocol", detail=f"client speaks {hello.protocol}, broker {PROTOCOL_VERSION}: install the same version", fatal=True)
+    if hello.schema != schema_fingerprint():
+        return Refuse(reason="schema", detail=f"client's schema.lock is {hello.schema}, broker's {schema_fingerprint()}: install the same version",
+                      fatal=True)  # fmt: skip
+    if hello.pipeline not in ("", state.settings.pipeline):
+        return Refuse(reason="pipeline", detail=f"this broker carries {state.settings.pipeline!r}, not {hello.pipeline!r}", fatal=True)
+    if sender != f"{hello.name}/{hello.incarnation}":
+        return Refuse(reason="name", detail=f"routing id {sender!r} is not '{hello.name}/{hello.incarnation}'", fatal=True)
+    unknown = [queue for queue in hello.windows if queue not in EDGES or hello.role not in EDGES[queue].consumers]
+    if unknown:
+        return Refuse(reason="role", detail=f"{hello.role} does not consume {', '.join(unknown)}", fatal=True)
+    known = state.clients.get(hello.name)
+    if known is not None and known.role != hello.role:
+        return Refuse(reason="name", detail=f"{hello.name!r} is a {known.role}; choose another name", fatal=True)
+    others = [c.name for c in state.clients.values() if c.role == Role.ACTOR_TRAIN and c.connected and c.name != hello.name]
+    if hello.role == Role.ACTOR_TRAIN and others:
+        return Refuse(reason="role", detail=f"{others[0]} trains already; this version has one rank", fatal=True)
+    return None
+
+
+def _register(crank: Crank, hello: Hello) -> Client:
+    state = crank.state
+    client = state.clients.get(hello.name)
+    if client is None:
+        client = Client(name=hello.name, role=hello.role, incarnation=hello.incarnation, epoch=1, since=crank.now)
+        state.clients[hello.name] = client
+    elif client.incarnation != hello.incarnation:
+        if client.connected:
+            fleet.lose_client(crank, client, "replaced")
+        client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
+        client.stats = {}
+        for lease in [lease.id for lease in state.leases.values() if lease.client == client.name]:
+            leases.lose(crank, lease, "replaced")
+    client.connected, client.suspect, client.gap_at = True, False, 0
+    return client
+
+
+def _settle_leases(crank: Crank, client: Client, hello: Hello) -> tuple[int, ...]:
+    """Leases that the client still holds go on; others of it go back; those it holds in error are returned."""
+    mine = {lease.id for lease in crank.state.leases.values() if lease.client == client.name}
+    for lease in mine.difference(hello.holds):
+        leases.lose(crank, lease, "not held")
+    return tuple(lease for lease in hello.holds if lease not in mine)
+
+
+def _update(crank: Crank, client: Client, hello: Hello) -> None:
+    process = crank.state.processes.get(client.name)
+    client.last_seen = crank.now
+    if client.ready != hello.ready:
+        client.since = crank.now
+    client.ready, client.windows = hello.ready, dict(hello.windows)
+    client.host, client.pid = hello.host, hello.pid
+    client.slots = hello.slots or (process.slots if process is not None and hello.host else ())
+    client.installed, client.offered = hello.installed, None
+    client.draining = False
+    crank.dirty.update(hello.windows, ("actions",))
+    grants.drop_of(crank, client.name, keep=hello.grants)
+    crank.progressed()
+
+
+def _on_ready(crank: Crank, client: Client, hello: Hello) -> None:
+    crank.note("client_ready", client=client.name, role=client.role, epoch=client.epoch)
+    if client.role == Role.HOST:
+        fleet.on_host_ready(crank, client, hello.running)
+    elif client.role == Role.ACTOR_TRAIN:
+        plans.on_trainer_ready(crank, hello.resume_step or 0)
+    elif client.role == Role.ROLLOUT:
+        versions.offer(crank, client)
+
+
+def on_heartbeat(crank: Crank, client: Client, beat: Heartbeat) -> None:
+    """Renews the client."""
+    client.waiting = beat.waiting
+    client.stats.update(beat.stats)
+
+
+def on_bye(crank: Crank, client: Client, bye: Bye) -> None:
+    """A client ends on its own."""
+    fleet.lose_client(crank, client, f"bye {bye.reason}".strip())
+
+
+def watch(crank: Crank) -> None:
+    """Suspects and then gives up silent clients."""
+    settings = crank.state.settings
+    for client in list(crank.state.clients.values()):
+        if not client.connected:
+            continue
+        silence = crank.now - client.last_seen
+        if silence > settings.dead_s:
+            fleet.lose_client(crank, client, f"silent for {silence:.1f} s")
+        elif silence > settings.suspect_s and not client.suspect:
+            client.suspect = True
+            crank.note("client_suspect", client=client.name, silence=silence)
+
+
+def give_up_lost(crank: Crank) -> None:
+    """After the grace that follows a restart: leases of clients that did not come back are lost."""
+    state = crank.state
+    if state.restarted_at is None or crank.now < state.restarted_at + state.settings.grace_s:
+        return
+    state.restarted_at = None
+    for client in list(state.clients.values()):
+        if not client.connected:
+            fleet.lose_client(crank, client, "not back after the broker's restart")

@@ -1,0 +1,180 @@
+"""Commits: a stage's unit of work, all or nothing, in the order of its producer.
+
+The next number is taken, an earlier one was taken already, a later one shows a hole and is answered with the number to resend from. A refusal
+spends its number. Checks come first and change nothing; then acknowledgements, failures and puts are applied.
+"""
+
+from __future__ import annotations
+
+from broker.core import groups, ledger, leases, sessions, versions
+from broker.core.actions import Keep, Reply
+from broker.core.crank import Crank
+from broker.core.state import Client, Queued, Stand, State, Ticket
+from schemas.edges import EDGES
+from schemas.header import Header
+from schemas.messages import Commit, Committed, Refuse, ResendFrom
+
+STAND_FOR_PUT = {"turns": Stand.PLAYING, "actions": Stand.PLAYING, "episodes": Stand.PLAYING, "scored": Stand.SCORING,
+                 "samples": Stand.REFERENCING}  # fmt: skip
+"""Where a ticket must stand for a record of it to enter a queue."""
+
+
+def on_commit(crank: Crank, client: Client, commit: Commit) -> None:
+    """Takes, refuses or asks for a resend."""
+    if not _takes_number(crank, client, commit.epoch, commit.seq):
+        return
+    refusal = _refusal(crank.state, client, commit)
+    if refusal is not None:
+        _refuse(crank, client, commit.seq, *refusal)
+        return
+    _apply(crank, client, commit)
+    crank.send(client.name, Committed(seq=commit.seq))
+
+
+def refuse_unread(crank: Crank, client: Client, epoch: int, seq: int, detail: str) -> None:
+    """A commit whose frames do not fit its headers: its number is spent all the same."""
+    if _takes_number(crank, client, epoch, seq):
+        _refuse(crank, client, seq, "bad_frames", detail)
+
+
+def _refuse(crank: Crank, client: Client, seq: int, reason: str, detail: str) -> None:
+    crank.note("commit_refused", client=client.name, seq=seq, reason=reason, detail=detail)
+    crank.send(client.name, Refuse(reason=reason, detail=detail, seq=seq))
+
+
+def _takes_number(crank: Crank, client: Client, epoch: int, seq: int) -> bool:
+    """True where `seq` is the next number, which is then spent; else the client is told what to do."""
+    if epoch != client.epoch:
+        crank.out.append(Reply(Refuse(reason="fenced", detail=f"epoch {epoch} is not {client.epoch}", seq=seq, fatal=True)))
+        return False
+    if seq > client.next_seq:
+        _ask_resend(crank, client)
+        return False
+    if seq < client.next_seq:
+        crank.send(client.name, Committed(seq=client.next_seq - 1))
+        return False
+    client.next_seq += 1
+    client.gap_at = 0
+    return True
+
+
+def _ask_resend(crank: Crank, client: Client) -> None:
+    if client.gap_at != client.next_seq:
+        client.gap_at = client.next_seq
+        crank.send(client.name, ResendFrom(seq=client.next_seq))
+
+
+def _refusal(state: State, client: Client, commit: Commit) -> tuple[str, str] | None:
+    taken = [*commit.acks, *(failure.lease for failure in commit.fails)]
+    if len(set(taken)) != len(taken):
+        return "bad_commit", "a lease stands twice in one commit"
+    for lease_id in taken:
+        lease = state.leases.get(lease_id)
+        if lease is None or lease.client != client.name:
+            return "stale_lease", f"lease {lease_id} is not held by {client.name}"
+    for header in commit.puts:
+        problem = _put_problem(state, client, header)
+        if problem is not None:
+            return problem
+    return _pairing_problem(state, commit)
+
+
+def _put_problem(state: State, client: Client, header: Header) -> tuple[str, str] | None:
+    edge = EDGES.get(header.queue)
+    if edge is None or edge.producer != client.role or edge.record != header.record:
+        return "role", f"a {client.role} may not put a {header.record} on {header.queue!r}"
+    if header.pipeline != state.settings.pipeline:
+        return "pipeline", f"{header.pipeline!r} is not carried here"
+    if not edge.of_ticket:
+        return ("disk_full", "no room for what has no ticket") if state.disk_full else None
+    ticket = state.tickets.get(header.ticket or 0)
+    if ticket is None or header.group != ticket.group or header.member != ticket.member:
+        return "no_ticket", f"ticket {header.ticket} is not in flight"
+    if header.attempt != ticket.attempt or ticket.stand is not STAND_FOR_PUT[header.queue]:
+        return "late", f"ticket {ticket.id} is {ticket.stand} in attempt {ticket.attempt}, not in attempt {header.attempt}"
+    if header.queue in ("turns", "episodes") and _player(state, ticket) != client.name:
+        return "late", f"ticket {ticket.id} is played by {_player(state, ticket)}"
+    return None
+
+
+def _player(state: State, ticket: Ticket) -> str | None:
+    lease = state.leases.get(state.messages[ticket.message].lease or 0)
+    return lease.client if lease is not None else None
+
+
+def _pairing_problem(state: State, commit: Commit) -> tuple[str, str] | None:
+    """Each put of a ticket follows from the lease of what caused it, and each such lease is answered by a put: nothing enters or leaves
+    the loop unasked."""
+    acked = {(lease.queue, state.messages[lease.message].header.ticket) for lease in (state.leases[i] for i in commit.acks)}
+    needed = set()
+    for header in commit.puts:
+        if header.ticket is not None:
+            needed |= _causes(state, header.queue, header.ticket)
+    if len(needed) != sum(len(_causes(state, header.queue, header.ticket)) for header in commit.puts if header.ticket is not None):
+        return "bad_commit", "two puts for one lease"
+    unmet = next(iter((needed - acked) | {pair for pair in acked - needed if pair[1] is not None}), None)
+    if unmet is not None:
+        return "bad_commit", f"{unmet[0]}: a lease of ticket {unmet[1]} and the put that answers it must stand in one commit"
+    return None
+
+
+def _causes(state: State, queue: str, ticket: int) -> set[tuple[str, int]]:
+    if queue == "turns":
+        return {("actions", ticket)} if ticket in state.sessions else set()
+    if queue == "episodes":
+        return {("tickets", ticket)} | ({("actions", ticket)} if ticket in state.sessions else set())
+    return {(CAUSE[queue], ticket)}
+
+
+CAUSE = {"actions": "turns", "scored": "episodes", "samples": "scored"}
+"""The queue whose lease a put answers."""
+
+
+def _apply(crank: Crank, client: Client, commit: Commit) -> None:
+    for lease_id in commit.acks:
+        _acknowledge(crank, lease_id)
+    for failure in commit.fails:
+        leases.report_failure(crank, failure)
+    kept = tuple(_put(crank, client, header) for header in commit.puts)
+    if kept:
+        crank.out.append(Keep(kept))
+
+
+def _acknowledge(crank: Crank, lease_id: int) -> None:
+    message = leases.acknowledge(crank, lease_id)
+    if message.queue in ("turns", "actions"):
+        crank.state.sessions[message.header.ticket or 0].ring = None
+        del crank.state.messages[message.id]
+    elif message.queue in ("scored", "versions"):
+        crank.forget(message.id)
+    elif message.queue == "episodes":
+        crank.state.tickets[message.header.ticket or 0].record = None
+        crank.forget(message.id)
+
+
+def _put(crank: Crank, client: Client, header: Header) -> int:
+    if header.queue == "turns":
+        return sessions.put_turn(crank, client.name, header)
+    if header.queue == "actions":
+        return sessions.put_action(crank, header)
+    if header.queue == "episodes":
+        return _put_episode(crank, header)
+    if header.queue == "scored":
+        return groups.put_scored(crank, header)
+    if header.queue == "samples":
+        return groups.put_sample(crank, header)
+    if header.queue == "versions":
+        return versions.put_version(crank, header)
+    return versions.put_install(crank, header)
+
+
+def _put_episode(crank: Crank, header: Header) -> int:
+    ticket = crank.state.tickets[header.ticket or 0]
+    sessions.close(crank, ticket.id)
+    ledger.move(ticket, Stand.SCORING)
+    ticket.tokens, ticket.trainable = header.new_tokens or 0, header.trainable_tokens or 0
+    ticket.oldest, ticket.newest = header.oldest_version, header.newest_version
+    message = Queued(id=crank.new_message(), queue="episodes", header=header, put_at=crank.now)
+    ticket.record = message.id
+    crank.enqueue(message)
+    return message.id

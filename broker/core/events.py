@@ -1,0 +1,54 @@
+"""What can happen to the broker's core: a closed list. Each is journaled with the time it was handed in."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from schemas.messages import ClientMessage
+from schemas.records import Json
+
+
+class Started(Struct, frozen=True, kw_only=True, tag="started"):
+    """First event of a run: the resolved config and where the run lives."""
+
+    config: dict[str, Json]
+    run_directory: str
+
+
+class Restarted(Struct, frozen=True, kw_only=True, tag="restarted"):
+    """The broker came back on an existing journal: all clients must say hello again."""
+
+
+class Received(Struct, frozen=True, kw_only=True, tag="received"):
+    """A client's message. `sender` is its routing id, `name/incarnation`."""
+
+    sender: str
+    message: ClientMessage
+
+
+class Malformed(Struct, frozen=True, kw_only=True, tag="malformed"):
+    """A commit whose frames are not what its headers say; it is refused and its number is spent."""
+
+    sender: str
+    epoch: int
+    seq: int
+    detail: str
+
+
+class Tick(Struct, frozen=True, kw_only=True, tag="tick"):
+    """Time passed: deadlines, silence, restarts."""
+
+
+class DiskFull(Struct, frozen=True, kw_only=True, tag="disk_full"):
+    """The journal cannot grow."""
+
+
+class DiskOk(Struct, frozen=True, kw_only=True, tag="disk_ok"):
+    """It can again."""
+
+
+Event = Started | Restarted | Received | Malformed | Tick | DiskFull | DiskOk
+
+encode_event = msgspec.msgpack.Encoder().encode
+decode_event = msgspec.msgpack.Decoder(Event).decode

@@ -1,0 +1,77 @@
+"""Slot grants: how roles that share a slot take turns. Several slots are granted as one gang, first asked first served.
+
+A grant ends by release, by its holder's end, or by its deadline (a fence). Without a host a client has no slots, and is granted none at once.
+"""
+
+from __future__ import annotations
+
+from broker.core.crank import Crank
+from broker.core.settings import GRANT_SECONDS
+from broker.core.state import Client, GrantState, State
+from schemas.messages import Fence, Grant, GrantAsked, GrantReleased
+
+
+def on_asked(crank: Crank, client: Client, asked: GrantAsked) -> None:
+    """A client wants its slots. Asking again while a grant is held or asked for gives that same grant."""
+    state = crank.state
+    mine = next((grant for grant in state.grants.values() if grant.client == client.name), None)
+    if mine is None:
+        mine = GrantState(id=state.next_grant, client=client.name, slots=asked.slots or client.slots, asked_at=crank.now)
+        state.next_grant += 1
+        state.grants[mine.id] = mine
+    elif mine.granted_at is not None:
+        _send(crank, mine)
+    serve(crank)
+
+
+def on_released(crank: Crank, released: GrantReleased) -> None:
+    """The holder is done; a late release of a fenced grant changes nothing."""
+    if crank.state.grants.pop(released.grant, None) is not None:
+        serve(crank)
+
+
+def drop_of(crank: Crank, client_name: str, keep: tuple[int, ...] = ()) -> None:
+    """Ends a client's grants but those in `keep`."""
+    state = crank.state
+    for grant in [g for g in state.grants.values() if g.client == client_name and g.id not in keep]:
+        del state.grants[grant.id]
+    serve(crank)
+
+
+def serve(crank: Crank) -> None:
+    """Grants, in the order of asking, all whose slots are free."""
+    taken = {slot for grant in crank.state.grants.values() if grant.granted_at is not None for slot in grant.slots}
+    for grant in crank.state.grants.values():
+        if grant.granted_at is not None:
+            continue
+        if taken.isdisjoint(grant.slots):
+            grant.granted_at = crank.now
+            _send(crank, grant)
+        taken.update(grant.slots)
+
+
+def _send(crank: Crank, grant: GrantState) -> None:
+    crank.send(grant.client, Grant(grant=grant.id, slots=grant.slots, deadline_s=GRANT_SECONDS))
+
+
+def expire(crank: Crank) -> None:
+    """Fences every grant past its deadline."""
+    late = [g for g in crank.state.grants.values() if g.granted_at is not None and g.granted_at + GRANT_SECONDS <= crank.now]
+    for grant in late:
+        del crank.state.grants[grant.id]
+        crank.note("grant_fenced", grant=grant.id, client=grant.client)
+        crank.send(grant.client, Fence(grant=grant.id))
+    if late:
+        serve(crank)
+
+
+def violations(state: State) -> list[str]:
+    """Two holders of one slot."""
+    holders: dict[str, str] = {}
+    wrong = []
+    for grant in state.grants.values():
+        for slot in grant.slots if grant.granted_at is not None else ():
+            if slot in holders:
+                wrong.append(f"slot {slot} is granted to {holders[slot]} and {grant.client}")
+            holders[slot] = grant.client
+    return wrong

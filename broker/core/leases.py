@@ -1,0 +1,117 @@
+"""Leases: who holds what, until when; and what becomes of a message whose holder is lost, late or has failed.
+
+Every redelivery of a ticket is a new attempt. Deaths count up to `max_deliveries`, failures that a stage reports up to `member_retries`.
+"""
+
+from __future__ import annotations
+
+from broker.core import groups, ledger, sessions
+from broker.core.crank import Crank, smoothed
+from broker.core.settings import LEASE_SECONDS
+from broker.core.state import Client, Lease, Queued, Stand, Ticket
+from schemas.messages import Abort, Failure
+
+
+def grant(crank: Crank, client: Client, message: Queued) -> Lease:
+    """Leases a message that has just left its queue."""
+    state = crank.state
+    seconds = state.settings.lease_s.get(message.queue, LEASE_SECONDS)
+    lease = Lease(id=state.next_lease, client=client.name, message=message.id, queue=message.queue, granted_at=crank.now,
+                  deadline=crank.now + seconds)  # fmt: skip
+    state.next_lease += 1
+    state.leases[lease.id] = lease
+    client.held[message.queue] = client.held.get(message.queue, 0) + 1
+    queue = state.queues[message.queue]
+    queue.leased += 1
+    queue.wait_s = smoothed(queue.wait_s, crank.now - message.put_at)
+    message.deliveries += 1
+    message.lease = lease.id
+    return lease
+
+
+def acknowledge(crank: Crank, lease_id: int) -> Queued:
+    """Ends a lease by its holder's commit; returns the message, which is out of its queue now."""
+    lease = crank.state.leases.pop(lease_id)
+    sessions.release_hold(crank, lease.client, lease.queue)
+    queue = crank.state.queues[lease.queue]
+    queue.service_s = smoothed(queue.service_s, crank.now - lease.granted_at)
+    message = crank.state.messages[lease.message]
+    message.lease = None
+    return message
+
+
+def lose(crank: Crank, lease_id: int, cause: str) -> None:
+    """Ends a lease without an acknowledgement: the message goes back, or to the dead letters after too many deliveries."""
+    lease = crank.state.leases.pop(lease_id, None)
+    if lease is None:
+        return
+    sessions.release_hold(crank, lease.client, lease.queue)
+    crank.note("lease_lost", lease=lease.id, queue=lease.queue, client=lease.client, cause=cause)
+    message = crank.state.messages[lease.message]
+    message.lease = None
+    if lease.queue in ("tickets", "actions"):
+        _lose_session(crank, crank.state.tickets[message.header.ticket or 0])
+        return
+    if lease.queue == "turns":
+        sessions.leave_replica(crank.state.sessions[message.header.ticket or 0])
+    if message.deliveries >= crank.state.settings.max_deliveries:
+        _dead_letter(crank, message)
+        return
+    crank.give_back(message)
+
+
+def _lose_session(crank: Crank, ticket: Ticket) -> None:
+    """The env lost the ticket: another attempt, unless too many envs died of it."""
+    ticket.deaths += 1
+    if ticket.deaths >= crank.state.settings.max_deliveries:
+        end_ticket_failed(crank, ticket, "dead_letter", f"{ticket.deaths} env processes were lost while they played it")
+    else:
+        sessions.new_attempt(crank, ticket)
+
+
+def _dead_letter(crank: Crank, message: Queued) -> None:
+    header = message.header
+    if header.ticket is None:
+        crank.fail_run(message.queue, f"a record of queue {message.queue} could not be processed in {message.deliveries} deliveries",
+                       "look into the logs of the stage that consumes it")  # fmt: skip
+        return
+    end_ticket_failed(crank, crank.state.tickets[header.ticket], "dead_letter",
+                      f"{message.queue}: {message.deliveries} deliveries without an answer")  # fmt: skip
+
+
+def report_failure(crank: Crank, failure: Failure) -> None:
+    """A stage could not process a leased record and says why."""
+    lease = crank.state.leases[failure.lease]
+    message = crank.state.messages[lease.message]
+    if message.header.ticket is None:
+        acknowledge(crank, failure.lease)
+        crank.forget(message.id)
+        crank.fail_run(failure.boundary, failure.reason, f"look into the logs of {lease.client}")
+        return
+    ticket = crank.state.tickets[message.header.ticket]
+    acknowledge(crank, failure.lease)
+    ticket.failures += 1
+    crank.note("member_failed", ticket=ticket.id, boundary=failure.boundary, reason=failure.reason, failures=ticket.failures)
+    if ticket.failures > crank.state.settings.member_retries:
+        end_ticket_failed(crank, ticket, failure.boundary, failure.reason)
+    elif lease.queue == "turns":
+        sessions.leave_replica(crank.state.sessions[ticket.id])
+        crank.give_back(message)
+    elif ticket.stand is Stand.PLAYING:
+        sessions.new_attempt(crank, ticket)
+    else:
+        crank.give_back(message)
+
+
+def end_ticket_failed(crank: Crank, ticket: Ticket, boundary: str, reason: str) -> None:
+    """Ends a ticket `failed`, wherever it stands, and lets its group go on without it."""
+    sessions.withdraw(crank, ticket)
+    ledger.fail(crank, ticket, boundary, reason)
+    groups.member_ended(crank, ticket)
+
+
+def expire(crank: Crank) -> None:
+    """Loses every lease past its deadline."""
+    for lease in [lease for lease in crank.state.leases.values() if lease.deadline <= crank.now]:
+        crank.send(lease.client, Abort(lease=lease.id))
+        lose(crank, lease.id, "deadline")

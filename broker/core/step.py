@@ -1,0 +1,118 @@
+"""The core's one door: `step(state, event, now)` changes the state and returns what to do about it.
+
+Pure: no socket, clock, file, log or chance. The same code runs live, under a virtual clock, and over a recorded journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.core import clients, commits, delivery, fleet, grants, leases, lifecycle, plans, versions
+from broker.core.actions import Action
+from broker.core.crank import Crank
+from broker.core.events import DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick
+from broker.core.settings import settings_from_config
+from broker.core.state import Client, Phase, State
+from schemas import messages as wire
+
+
+def begin(started: Started, now: float) -> State:
+    """The state of a run that has just been asked for."""
+    return State(settings=settings_from_config(started.config), config=started.config, run_directory=started.run_directory, started_at=now,
+                 progress_at=now)  # fmt: skip
+
+
+def step(state: State, event: Event, now: float) -> list[Action]:
+    """Hands one event to the state; returns the actions it causes, in order. `now`: seconds of the broker's clock, never falling."""
+    crank = Crank(state, now)
+    if isinstance(event, Received):
+        _received(crank, event)
+    elif isinstance(event, Malformed):
+        _malformed(crank, event)
+    elif isinstance(event, Tick):
+        _tick(crank)
+    elif isinstance(event, Restarted):
+        _restarted(crank)
+    elif isinstance(event, DiskFull | DiskOk):
+        state.disk_full = isinstance(event, DiskFull)
+    lifecycle.advance(crank)
+    delivery.serve(crank)
+    return crank.out
+
+
+def next_wake(state: State, now: float) -> float:
+    """When the core wants a Tick at the latest, if no event comes before."""
+    return now + (0.1 if state.phase is Phase.CLOSING else min(1.0, state.settings.heartbeat_s))
+
+
+def _received(crank: Crank, event: Received) -> None:
+    message = event.message
+    if isinstance(message, wire.Hello):
+        clients.on_hello(crank, event.sender, message)
+        return
+    if isinstance(message, wire.StopAsked):
+        _stop(crank, message)
+        return
+    client = clients.sender_of(crank, event.sender)
+    if client is None:
+        return
+    client.last_seen, client.suspect = crank.now, False
+    _HANDLERS[type(message)](crank, client, message)
+
+
+def _malformed(crank: Crank, event: Malformed) -> None:
+    client = clients.sender_of(crank, event.sender)
+    if client is not None:
+        commits.refuse_unread(crank, client, event.epoch, event.seq, event.detail)
+
+
+def _stop(crank: Crank, asked: wire.StopAsked) -> None:
+    """No hello needed: who may reach the socket may end the run."""
+    if crank.state.stop_reason is None:
+        crank.state.stop_reason = asked.reason or "stop asked"
+        crank.note("stop_asked", reason=crank.state.stop_reason)
+
+
+def _credit(crank: Crank, client: Client, credit: wire.Credit) -> None:
+    client.windows[credit.queue] = credit.window
+    crank.dirty.add(credit.queue)
+
+
+def _drained(crank: Crank, client: Client, _: wire.Drained) -> None:
+    crank.note("drained", client=client.name)
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    wire.Heartbeat: clients.on_heartbeat,
+    wire.Bye: clients.on_bye,
+    wire.Credit: _credit,
+    wire.Commit: commits.on_commit,
+    wire.Voted: plans.on_voted,
+    wire.CheckpointSaved: lambda crank, client, message: plans.on_checkpoint(crank, message),
+    wire.Receipt: versions.on_receipt,
+    wire.InstallFailed: versions.on_install_failed,
+    wire.GrantAsked: grants.on_asked,
+    wire.GrantReleased: lambda crank, client, message: grants.on_released(crank, message),
+    wire.Drained: _drained,
+    wire.ProcessExited: lambda crank, client, message: fleet.on_exit(crank, message),
+}
+
+
+def _tick(crank: Crank) -> None:
+    clients.give_up_lost(crank)
+    clients.watch(crank)
+    leases.expire(crank)
+    grants.expire(crank)
+    crank.plan_due = True
+
+
+def _restarted(crank: Crank) -> None:
+    """Nobody is known to be there; leases live on until the grace is over."""
+    state = crank.state
+    state.restarted_at = crank.now
+    for client in state.clients.values():
+        client.connected = client.ready = False
+        client.last_seen = crank.now
+    for lease in state.leases.values():
+        lease.deadline = max(lease.deadline, crank.now + state.settings.grace_s)
+    lifecycle.reopen(crank)

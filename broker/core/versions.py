@@ -1,0 +1,138 @@
+"""Versions and installs: which weights the trainer made, which a replica should have, which it is proven to have.
+
+A replica counts as having a version only with its receipt. The target is the newest version, or, while an evaluation is open, the version
+that it is pinned to: every install beyond it waits until its turns are done.
+"""
+
+from __future__ import annotations
+
+from broker.core import evaluations, groups
+from broker.core.actions import Attachment
+from broker.core.crank import Crank
+from broker.core.state import Client, Installing, Queued, Stand, State
+from schemas.edges import Role
+from schemas.header import Header
+from schemas.messages import InstallFailed, InstallOrder, Receipt
+
+MAX_INSTALL_FAILURES = 3
+"""Weights that fail so often on one replica will not arrive: the run ends and says so."""
+
+
+def put_version(crank: Crank, header: Header) -> int:
+    """The trainer published a version, and is idle. Returns the message id, 0 where the version is known and needs no new install."""
+    state = crank.state
+    number = header.newest_version or 0
+    digest = header.weights or ""
+    trainer = state.trainer
+    trainer.idle = True
+    crank.plan_due = True
+    known = trainer.digests.get(number)
+    trainer.digests[number] = digest
+    if known == digest and any(number <= installed for installed in state.installs):
+        crank.note("version_adopted", version=number)
+        return 0
+    if known is not None and known != digest:
+        _new_lineage(crank, number)
+    message = Queued(id=crank.new_message(), queue="versions", header=header, put_at=crank.now)
+    crank.enqueue(message)
+    return message.id
+
+
+def _new_lineage(crank: Crank, number: int) -> None:
+    """A step was made again with another result: what the lost version sampled is not this history's data."""
+    state = crank.state
+    state.trainer.lineage += 1
+    crank.note("lineage", lineage=state.trainer.lineage, version=number)
+    for group in list(state.groups.values()):
+        tickets = [state.tickets[member] for member in group.members]
+        lost = any((ticket.newest or 0) >= number for ticket in tickets)
+        if group.purpose == "train" and group.step is None and lost and all(t.stand is not Stand.PLANNED for t in tickets):
+            groups.drop(crank, group, "lost_version")
+
+
+def put_install(crank: Crank, header: Header) -> int:
+    """weight-sync verified a version: replicas may have it. Returns the message id."""
+    state = crank.state
+    number = header.newest_version or 0
+    message = Queued(id=crank.new_message(), queue="installs", header=header, put_at=crank.now)
+    state.messages[message.id] = message
+    replaced = state.installs.pop(number, None)
+    if replaced is not None:
+        crank.forget(replaced.message)
+    state.installs[number] = Installing(number=number, lineage=header.lineage or 0, digest=header.weights or "",
+                                         message=message.id)  # fmt: skip
+    crank.progressed()
+    offer_all(crank)
+    return message.id
+
+
+def target(state: State) -> int | None:
+    """The version that rollout replicas should hold now; None before the first is known."""
+    if not state.installs:
+        return None
+    evaluation = evaluations.open_one(state)
+    if evaluation is not None and evaluation.version in state.installs:
+        return evaluation.version
+    return max(state.installs)
+
+
+def offer_all(crank: Crank) -> None:
+    """Orders every replica that lacks the target to install it; forgets installs that no replica will need."""
+    state = crank.state
+    wanted = target(state)
+    if wanted is None:
+        return
+    for client in list(state.clients.values()):
+        offer(crank, client)
+    newest = max(state.installs)
+    for number in [n for n in state.installs if n not in (wanted, newest)]:
+        crank.forget(state.installs.pop(number).message)
+
+
+def offer(crank: Crank, client: Client) -> None:
+    """Orders one replica to install the target, unless it has it or was already told."""
+    state = crank.state
+    wanted = target(state)
+    if client.role != Role.ROLLOUT or not client.connected or not client.ready or wanted is None:
+        return
+    if client.installed == wanted or client.offered == wanted:
+        return
+    client.offered = wanted
+    install = state.installs[wanted]
+    header = state.messages[install.message].header
+    crank.send(client.name, InstallOrder(header=header), Attachment(install.message))
+
+
+def on_receipt(crank: Crank, client: Client, receipt: Receipt) -> None:
+    """A replica proved that a version is in use."""
+    install = crank.state.installs.get(receipt.number)
+    if client.offered == receipt.number:
+        client.offered = None
+    if install is not None and install.digest != receipt.digest:
+        on_install_failed(crank, client, InstallFailed(number=receipt.number, reason=f"receipt {receipt.digest} is not {install.digest}"))
+        return
+    client.installed = receipt.number
+    client.stats["install_failures"] = 0.0
+    crank.note("installed", replica=client.name, version=receipt.number, seconds=receipt.seconds)
+    crank.dirty.add("turns")
+    crank.progressed()
+    offer(crank, client)
+
+
+def on_install_failed(crank: Crank, client: Client, failure: InstallFailed) -> None:
+    """The replica keeps the version it has, and is asked again a few times."""
+    client.offered = None
+    failures = client.stats.get("install_failures", 0.0) + 1
+    client.stats["install_failures"] = failures
+    crank.note("install_failed", replica=client.name, version=failure.number, reason=failure.reason)
+    if failures >= MAX_INSTALL_FAILURES:
+        crank.fail_run(client.name, f"version {failure.number} could not be installed: {failure.reason}",
+                       "look at the replica's log and at the versions directory")  # fmt: skip
+        return
+    offer(crank, client)
+
+
+def in_use(state: State) -> int | None:
+    """The newest version that a connected replica has a receipt for."""
+    held = [c.installed for c in state.clients.values() if c.role == Role.ROLLOUT and c.connected and c.installed is not None]
+    return max(held, default=None)
