@@ -166,7 +166,7 @@ class Session:
     def _encode(self, text: str) -> Array:
         try:
             return self._vocabulary.encode(text)
-        except Exception as error:  # noqa: BLE001 - tokenizers raises bare Exception for text outside its vocabulary
+        except Exception as error:
             raise EnvironmentFailure(f"the tokenizer refuses what the environment said: {told(error)}") from error
 
     def _episode(self, done: Done) -> Episode:

@@ -154,7 +154,9 @@ class Env:
             return ""
         blocked = self._playground.blocked_s()
         if blocked > self._heartbeat_s:
-            return f"on user code of {self._playground.blocker() or 'a session'}, which blocks its thread for {blocked:.0f} s; it must await"
+            return (
+                f"on user code of {self._playground.blocker() or 'a session'}, which blocks its thread for {blocked:.0f} s; it must await"
+            )
         if not self._held:
             return "on the broker for tickets"
         asked = [held.asked_at for held in self._held.values() if held.asked_at is not None]

@@ -104,9 +104,7 @@ class Transcript:
     def _arrays(self) -> dict[str, Array]:
         tokens = _joined([piece for piece, _ in self._pieces], np.int32)
         mask = _joined([np.full(piece.size, said is not None, np.uint8) for piece, said in self._pieces], np.uint8)
-        logprobs = _joined(
-            [np.zeros(piece.size, np.float32) if said is None else said for piece, said in self._pieces], np.float32
-        )
+        logprobs = _joined([np.zeros(piece.size, np.float32) if said is None else said for piece, said in self._pieces], np.float32)
         if not tokens.size == mask.size == logprobs.size == self.length or int(mask.sum()) != self.sampled:
             raise InvariantError(f"episode of {self.length} tokens: mask and log-probs do not cover it")
         return {

@@ -85,7 +85,7 @@ class UserCode:
                 raise
             raise EnvironmentFailure(f"{what} raised CancelledError: it awaited a task that was cancelled") from error
         # SystemExit and KeyboardInterrupt, raised by user code in a coroutine, would end the whole loop.
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - this is the boundary
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise EnvironmentFailure(f"{what} raised {told(error)}") from error
         finally:
             self.seconds += time.monotonic() - started

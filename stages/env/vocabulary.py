@@ -29,7 +29,7 @@ class Vocabulary:
         file = Path(model) / "tokenizer.json"
         try:
             tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # noqa: BLE001 - tokenizers raises bare Exception for files it cannot read
+        except Exception as error:
             raise ConfigError(f"model.path: {file} cannot be read ({error}); give a folder with a tokenizer") from error
         return cls(tokenizer, _end_of_text(Path(model)))
 

@@ -93,7 +93,10 @@ def a_welcome(model: Path, **sections: dict[str, Any]) -> Welcome:
     config: dict[str, Any] = {
         "pipeline": {"name": "test"},
         "model": {"path": str(model)},
-        "stages": {"env": {"environment": "stages.env.calculator:Calculator"}, "reward": {"verifier": "stages.reward.exact_match:exact_match"}},
+        "stages": {
+            "env": {"environment": "stages.env.calculator:Calculator"},
+            "reward": {"verifier": "stages.reward.exact_match:exact_match"},
+        },
     }
     for name, values in sections.items():
         place = config
