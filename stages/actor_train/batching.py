@@ -64,9 +64,7 @@ def training_sequences(plan: Plan, samples: Sequence[Sample], with_reference: bo
     ]
 
 
-def _sequences(
-    plan: Plan, header: Header, sample: Sample, spreads: Mapping[int, Spread], with_reference: bool
-) -> list[TrainingSequence]:
+def _sequences(plan: Plan, header: Header, sample: Sample, spreads: Mapping[int, Spread], with_reference: bool) -> list[TrainingSequence]:
     length = len(sample.tokens)
     _check_lengths(header, sample, with_reference)
     versions = versions_by_token(sample.sample_spans, length)
@@ -119,9 +117,7 @@ def micro_batch(sequences: Sequence[TrainingSequence], device: torch.device | st
         scoring=scoring,
         behaviour=flat([s.behaviour for s in sequences]),
         reference=flat(with_reference) if with_reference else None,
-        advantages=torch.tensor(
-            np.repeat([s.advantage for s in sequences], tokens_B), dtype=torch.float32, device=device
-        ),
+        advantages=torch.tensor(np.repeat([s.advantage for s in sequences], tokens_B), dtype=torch.float32, device=device),
         exact=torch.tensor(np.repeat([s.exact for s in sequences], tokens_B), device=device),
     )
 

@@ -67,9 +67,7 @@ def save_checkpoint(trainer: Trainer, directory: Path, step: int, lineage: int) 
     save_decoder(trainer.decoder, aside, tokenizer_from=trainer.settings.model_path)
     moments = _optimizer_tensors(trainer)
     save_file(moments, aside / OPTIMIZER)
-    (aside / TRAINING).write_bytes(
-        msgspec.json.format(msgspec.json.encode(_state(trainer, moments, step, lineage))) + b"\n"
-    )
+    (aside / TRAINING).write_bytes(msgspec.json.format(msgspec.json.encode(_state(trainer, moments, step, lineage))) + b"\n")
     _publish(aside, target)
     _prune(directory, trainer.settings.keep_checkpoints)
     return target
@@ -97,13 +95,10 @@ def load_latest(directory: Path, settings: TrainSettings) -> tuple[Trainer, Trai
         try:
             return load_checkpoint(path, settings)
         except (ModelError, OSError) as error:
-            log.warning(
-                "checkpoint is damaged, falling back to the one before", checkpoint=str(path), reason=str(error)
-            )
+            log.warning("checkpoint is damaged, falling back to the one before", checkpoint=str(path), reason=str(error))
     if found:
         raise CheckpointError(
-            f"none of the {len(found)} checkpoints in {directory} can be read;"
-            " delete the folder to start anew from the starting model"
+            f"none of the {len(found)} checkpoints in {directory} can be read; delete the folder to start anew from the starting model"
         )
     return None
 

@@ -188,9 +188,7 @@ class ActorTrain:
         if answer.step <= self.step:
             return
         if step is None or step.plan.step != answer.step:
-            raise InvariantError(
-                f"step {answer.step} was committed, but no plan of that step is in hand (at {self.step})"
-            )
+            raise InvariantError(f"step {answer.step} was committed, but no plan of that step is in hand (at {self.step})")
         if step.phase in (Phase.PLANNED, Phase.COMPUTING):
             step.answered_early = True
         elif step.phase is Phase.VOTED:
@@ -260,9 +258,7 @@ class ActorTrain:
 
     def _vote(self, step: StepInHand) -> None:
         finite = {name: value for name, value in step.metrics.items() if math.isfinite(value)}
-        reason = (
-            "" if step.ok else f"loss {step.sums.loss}, gradient norm {step.metrics['optim/grad_norm']}: not finite"
-        )
+        reason = "" if step.ok else f"loss {step.sums.loss}, gradient norm {step.metrics['optim/grad_norm']}: not finite"
         self.link.send(Voted(step=step.plan.step, ok=step.ok, metrics=finite, reason=reason))
 
     def _release(self, busy_s: float) -> None:
@@ -274,17 +270,18 @@ class ActorTrain:
         self.grant = None
 
     def _apply(self, step: StepInHand) -> None:
-        """The order is what makes a crash safe: weights, checkpoint durable, checkpoint announced, version put."""
-        began = self.clock()
+        """The order is what makes a crash safe.
+
+        Weights, checkpoint durable, checkpoint announced; then the version is put.
+        """
         self.trainer.apply(step.plan.step)
-        self.step, self.version = step.plan.step, None
+        self.step, self.version, self.unannounced = step.plan.step, None, True
         self.lineage = max(self.lineage, step.plan.lineage)
         self.in_hand = None
-        late = {name: step.metrics[name] for name in ("time/wait_for_commit_s",)}
         if self.step % self.settings.checkpoint_every == 0:
             self._save()
-            self.link.send(CheckpointSaved(step=self.step, metrics=late | {"time/apply_s": self.clock() - began}))
-        self._announce()
+            late = {"time/wait_for_commit_s": step.metrics["time/wait_for_commit_s"]}
+            self.link.send(CheckpointSaved(step=self.step, metrics=late | {"time/apply_s": self.clock() - step.since}))
         self.idle_since = self.clock()
 
     def _save(self) -> None:
@@ -294,9 +291,7 @@ class ActorTrain:
     def _announce(self) -> None:
         """Puts the version that the weights are: the broker plans the next step once it has it."""
         if self.version is None:
-            self.version = publish_version(
-                self.trainer.decoder, self._versions, self.lineage, self.step, self.settings.model_path
-            )
+            self.version = publish_version(self.trainer.decoder, self._versions, self.lineage, self.step, self.settings.model_path)
             self.lineage = self.version.lineage
         fields = {"newest_version": self.version.number, "priority": int(self.version.digest, 16)}
         self.link.commit(puts=[Put(queue="versions", record=self.version, fields=fields)])

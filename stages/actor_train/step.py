@@ -69,9 +69,7 @@ class StepInHand:
         return self.next_batch >= len(self.batches)
 
 
-def step_in_hand(
-    plan: Plan, frames: Sequence[Frame], *, micro_batch_tokens: int, with_reference: bool, now: float
-) -> StepInHand:
+def step_in_hand(plan: Plan, frames: Sequence[Frame], *, micro_batch_tokens: int, with_reference: bool, now: float) -> StepInHand:
     """Decodes and sorts what a plan brought. Raises WireError (damaged) or InvariantError (does not fit together)."""
     if plan.token_denominator < 1:
         raise InvariantError(f"plan of step {plan.step} has a denominator of {plan.token_denominator} tokens")

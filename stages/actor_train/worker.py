@@ -42,9 +42,7 @@ class Trainer:
     def accumulate(self, batch: MicroBatch, token_denominator: int) -> TokenSums:
         """Forward, loss and backward of one micro-batch; its gradient is added to what is there."""
         logprobs, entropy = self._scores(batch)
-        tokens = TokenBatch(
-            logprobs=logprobs, behaviour=batch.behaviour, reference=batch.reference, advantages=batch.advantages
-        )
+        tokens = TokenBatch(logprobs=logprobs, behaviour=batch.behaviour, reference=batch.reference, advantages=batch.advantages)
         losses = token_losses(tokens, self.settings.loss)
         loss = step_loss(losses, self.settings.loss, token_denominator)
         loss.backward()
@@ -93,7 +91,7 @@ def _sums(batch: MicroBatch, losses: TokenLosses, loss: Tensor, logprobs: Tensor
     difference = (logprobs - batch.behaviour).abs()
     return TokenSums(
         tokens=float(difference.numel()),
-        loss=float(loss),
+        loss=_total(loss),
         policy_loss=_total(losses.policy),
         kl=_total(losses.kl),
         entropy=_total(entropy),

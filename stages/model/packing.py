@@ -75,8 +75,7 @@ def _counts_by_token(sample: Sample, sampled_T: np.ndarray) -> np.ndarray:
     if sample.kept_counts.size:
         if sample.kept_counts.size != sampled_T.sum() or sample.kept_counts.sum() != sample.kept_ids.size:
             raise InvariantError(
-                f"{sample.kept_counts.size} kept counts over {sample.kept_ids.size} kept ids"
-                f" for {sampled_T.sum()} sampled tokens"
+                f"{sample.kept_counts.size} kept counts over {sample.kept_ids.size} kept ids for {sampled_T.sum()} sampled tokens"
             )
         counts_T[sampled_T] = sample.kept_counts
     return counts_T
@@ -85,7 +84,7 @@ def _counts_by_token(sample: Sample, sampled_T: np.ndarray) -> np.ndarray:
 def packed_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     """Indices of the sequences of each batch, longest first: neighbours are of like length, so little is padding.
 
-    A batch of n sequences costs n times its longest. That stays within `batch_tokens`, unless one sequence alone is longer.
+    A batch of n sequences costs n times its longest; that exceeds `batch_tokens` only where one sequence alone does.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda at: (-lengths[at], at)):
@@ -109,9 +108,7 @@ class PaddedBatch:
     """int64 [B, T-1, K], or None where no sequence was restricted."""
 
 
-def padded(
-    segments: Sequence[Segment], wanted: Sequence[np.ndarray], device: torch.device | str = "cpu"
-) -> PaddedBatch:
+def padded(segments: Sequence[Segment], wanted: Sequence[np.ndarray], device: torch.device | str = "cpu") -> PaddedBatch:
     """`wanted[b]` bool [n_b] marks tokens; usually those sampled, or fewer."""
     longest = max(len(segment.tokens) for segment in segments)
     tokens_B_T = np.zeros((len(segments), longest), np.int64)

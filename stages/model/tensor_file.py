@@ -60,9 +60,7 @@ def file_tensors(file: Path | str) -> tuple[TensorInfo, ...]:
         with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             return tuple(sorted(_hashed(mapped, str(file)), key=lambda info: info.name))
     except (OSError, ValueError) as error:
-        raise (
-            error if isinstance(error, CheckpointError) else CheckpointError(f"{file} cannot be read: {error}")
-        ) from error
+        raise (error if isinstance(error, CheckpointError) else CheckpointError(f"{file} cannot be read: {error}")) from error
 
 
 def _hashed(mapped: mmap.mmap, where: str) -> Iterator[TensorInfo]:
@@ -99,9 +97,7 @@ def _checked(name: str, entry: Entry, available: int, where: str) -> str:
         elements *= size
     begin, end = entry.data_offsets
     if not 0 <= begin <= end <= available or end - begin != elements * item_bytes:
-        raise CheckpointError(
-            f"{where}: {name} {torch_name}{list(entry.shape)} does not fit bytes [{begin}, {end}) of {available}"
-        )
+        raise CheckpointError(f"{where}: {name} {torch_name}{list(entry.shape)} does not fit bytes [{begin}, {end}) of {available}")
     return torch_name
 
 

@@ -59,9 +59,7 @@ def token_metrics(sums: TokenSums, token_denominator: int) -> dict[str, float]:
 
 def plan_metrics(samples: Sequence[Sample], rewards: Sequence[GroupRewards]) -> dict[str, float]:
     """Of the plan's episodes; the reward is that of all members, trained or not."""
-    all_rewards = (
-        np.concatenate([np.asarray(group.rewards, np.float64) for group in rewards]) if rewards else np.zeros(0)
-    )
+    all_rewards = np.concatenate([np.asarray(group.rewards, np.float64) for group in rewards]) if rewards else np.zeros(0)
     return {
         "reward/mean": _mean(all_rewards),
         "reward/std": float(all_rewards.std()) if all_rewards.size else 0.0,
