@@ -1,11 +1,12 @@
 """What every rollout engine can do, and the records that go in and out. Token in, token out: nothing is re-tokenised.
 
-An engine holds *sessions* (their token ids until `close_session`, their KV while there is room) and *turns* (at most one a
-session at a time). The one who drives it calls `step()` for as long as there is work; between two steps nothing moves, so
-`install`, `abort` and `submit` need no lock. Knows no sockets, queues, leases or texts. Importing this file imports no torch.
+An engine holds *sessions* (their token ids until `close_session`, their KV while there is room) and *turns* (at most
+one a session at a time). The one who drives it calls `step()` for as long as there is work; between two steps nothing
+moves, so `install`, `abort` and `submit` need no lock. Knows no sockets, queues, leases or texts. Importing this file
+imports no torch.
 
     submit ──► waiting ──room──► running ──stop or length──► TurnResult
-                  └───────────────┴── abort: the session is as before the turn
+                  └───────────────┴── abort: the session goes back to its `held` tokens
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ class SessionMismatchError(TurnRefusedError):
     def __init__(self, session: SessionKey, believed: int, holds: int) -> None:
         self.session, self.believed, self.holds = session, believed, holds
         super().__init__(
-            f"session {session}: {believed} tokens were believed to be held, but the engine holds {holds}; "
-            f"send the tokens from {holds} on"
+            f"session {session}: {believed} tokens were believed to be held, but the engine holds {holds}; send the tokens from {holds} on"
         )
 
 
@@ -61,7 +61,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     appended: np.ndarray
     """int32 [n]: the tokens from position `held` on. n may be 0 where something is held."""
     held: int
-    """Tokens of the session before `appended`. Less than the engine holds means: go back to there (a turn played again)."""
+    """Tokens of the session before `appended`. Less than the engine holds: go back to there (a turn played again)."""
     seed: int
     """The token at session position p depends on (seed, p), the weights and the context alone. 64 bits are used."""
     temperature: float = 1.0
@@ -129,7 +129,7 @@ class EngineStats(Struct, frozen=True, kw_only=True):
     """Positions of KV held, for running and for idle sessions."""
     generated_tokens: int
     prefilled_tokens: int
-    """Tokens computed that were not sampled here, those computed again after an eviction included."""
+    """Tokens computed in chunks: prompts, observations, and what an eviction made to be computed again."""
     evictions: int
     near_ties: int
     busy_seconds: float
@@ -152,7 +152,7 @@ class Engine(Protocol):
         """Whether step() would advance anything: a turn waits or runs, and the engine is not paused."""
 
     def abort(self, turn_id: int) -> bool:
-        """Ends a turn without a result; its session is as before it. False where the turn is unknown (it has ended)."""
+        """Ends a turn without a result; its session goes back to `held`. False where it has ended."""
 
     def close_session(self, session: SessionKey) -> None:
         """Forgets a session, and aborts the turn it may have. Unknown sessions are ignored."""

@@ -43,7 +43,9 @@ def a_decoder(seed: int = 0, **changes: object) -> Decoder:
 def a_transformers_model(seed: int = 0, **changes: object) -> PreTrainedModel:
     config = a_config(**changes)
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(Qwen3Config(**config.to_hugging_face("float32"), attn_implementation="eager")).eval()
+    model: PreTrainedModel = Qwen3ForCausalLM(Qwen3Config(**config.to_hugging_face("float32")))
+    model.set_attn_implementation("eager")
+    model.train(False)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -59,12 +61,12 @@ def both_models(path: Path, seed: int = 0, **changes: object) -> tuple[PreTraine
 
 
 def transformers_reads(path: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager").eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+    model.train(False)
+    return model
 
 
-def a_padded_batch(
-    seed: int, sequences: int = 5, longest: int = 17, vocabulary: int = 40
-) -> tuple[torch.Tensor, torch.Tensor]:
+def a_padded_batch(seed: int, sequences: int = 5, longest: int = 17, vocabulary: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens int64 [B, T] padded on the right with 0, and lengths int64 [B] from 2 to T."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(2, longest + 1, (sequences,), generator=generator)
