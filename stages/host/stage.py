@@ -164,9 +164,7 @@ class Host:
 
     def _report(self, act: Report) -> None:
         lines = (act.reason,) if act.reason else self._children.last_lines(act.name)
-        self._link.send(
-            ProcessExited(name=act.name, code=act.code, final=act.final, restarts=act.restarts, last_lines=lines)
-        )
+        self._link.send(ProcessExited(name=act.name, code=act.code, final=act.final, restarts=act.restarts, last_lines=lines))
         log.info("process ended", process=act.name, code=act.code, final=act.final, restarts=act.restarts)
 
 
