@@ -16,5 +16,6 @@ def test_greedy_tokens_equal_transformers_generate() -> None:
     results = play(engine, requests)
     for request in requests:
         prompt = torch.from_numpy(request.appended).long()[None]
-        expected = theirs.generate(  # type: ignore[operator]prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=20, pad_token_id=0)
+        how = {"attention_mask": torch.ones_like(prompt), "do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
+        expected = theirs.generate(prompt, **how)  # type: ignore[operator]
         assert results[request.turn_id].tokens.tolist() == expected[0, prompt.shape[1] :].tolist()
