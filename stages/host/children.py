@@ -2,7 +2,7 @@
 
 Owns the processes it started and their pidfds; promises to touch no other, and that `fileno` becomes readable when
 one has ended. Does not know why they are started or what an exit means. Main thread only
-(`schemas/lifeline.py` says why).
+(`broker/lifeline.py` says why).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.lifeline import child_environment
 from stages.host.tail import last_lines
-from schemas.lifeline import child_environment
 
 KILL_PATIENCE_S = 2.0
 """A killed process is gone in milliseconds, unless it hangs inside the kernel: nobody waits for that."""

@@ -1,8 +1,5 @@
-"""The line between a stage and its host, under the name that stages know.
+"""See `broker.lifeline`: stages and hosts use the same line."""
 
-`schemas.lifeline` holds it, since the broker needs it too.
-"""
+from broker.lifeline import EXIT_ORPHANED, PARENT, child_environment, die_with_parent
 
-from schemas.lifeline import PARENT, child_environment, die_with_parent
-
-__all__ = ["PARENT", "child_environment", "die_with_parent"]
+__all__ = ["EXIT_ORPHANED", "PARENT", "child_environment", "die_with_parent"]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from schemas.lifeline import PARENT, child_environment, die_with_parent
+from broker.lifeline import PARENT, child_environment, die_with_parent
 
 HOUSE = Path(__file__).resolve().parents[2]
 PATIENCE_S = 20.0
 """A bound, never a measure."""
-CHILD = "from schemas.lifeline import die_with_parent; die_with_parent(); {then}"
+CHILD = "from broker.lifeline import die_with_parent; die_with_parent(); {then}"
 WAIT = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 
 
@@ -24,7 +24,7 @@ def parent_of(child: str) -> str:
     """Code of a process that starts `child` and waits."""
     return (
         "import signal, subprocess, sys\n"
-        "from schemas.lifeline import child_environment, die_with_parent\n"
+        "from broker.lifeline import child_environment, die_with_parent\n"
         "die_with_parent()\n"
         f"subprocess.Popen([sys.executable, '-c', {child!r}], env=child_environment())\n"
         "signal.pause()"
