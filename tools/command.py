@@ -1,0 +1,117 @@
+"""The command line: `tidemill COMMAND`.
+
+Thin; each command imports what it needs when it runs, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.errors import InvariantError, TidemillError
+
+EXIT_BAD_INPUT = 2
+
+app = typer.Typer(
+    name="tidemill",
+    help="Reinforcement learning of LLM agents as separate processes around one journaled broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline in TOML, such as compose/pipelines/calculator.toml.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key: --set schedule.kind=sync")]
+
+
+@app.command()
+def up(
+    file: File,
+    overrides: Overrides = None,
+    name: Annotated[str, typer.Option(help="Name of the run and of its folder; none: pipeline and time.")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off (needs --name).")] = False,
+) -> None:
+    """Run a pipeline on this machine: every stage its own process, until its steps are done."""
+    from tools.up.command import up as run_up
+
+    raise typer.Exit(run_up(file, [*(overrides or ()), *_named(name)], resume=resume))
+
+
+@app.command()
+def check(file: File, overrides: Overrides = None) -> None:
+    """Show what each process will see, and every predicted deadlock or bound; exit code 2 where it cannot run."""
+    from schemas.config import describe, load_config, plan, read_model_facts
+
+    config = load_config(file, overrides or ())
+    findings = plan(config, read_model_facts(config.model.path), len(os.sched_getaffinity(0)))
+    typer.echo(describe(config), nl=False)
+    typer.echo("".join(f"\n{finding}" for finding in findings) or "\nnothing to object to")
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(EXIT_BAD_INPUT)
+
+
+@app.command("warm-start")
+def warm_start(
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the checkpoint.")],
+    seed: Annotated[int | None, typer.Option(help="Number that decides all; default: that of the shipped one.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimizer steps; default: those of the shipped one.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Write over a checkpoint that is there.")] = False,
+) -> None:
+    """Make the quickstart's starting checkpoint by supervised steps on demonstrations."""
+    from tools.warm_start.command import run
+    from tools.warm_start.training import SHIPPED_SEED, SHIPPED_STEPS
+
+    run(output, SHIPPED_SEED if seed is None else seed, SHIPPED_STEPS if steps is None else steps, replace)
+
+
+def _named(name: str) -> list[str]:
+    # As a JSON string, so that a name like 7 stays text.
+    return [f'run.name="{name}"'] if name else []
+
+
+PROCESSES = {
+    "broker": ("broker", "Run the broker: --run-directory DIR --config FILE [--endpoint ENDPOINT]."),
+    "env": ("stages.env", "Run a process that plays tickets."),
+    "rollout": ("stages.rollout", "Run a rollout replica."),
+    "reward": ("stages.reward", "Run a process that scores episodes."),
+    "reference": ("stages.reference", "Run a process that computes the frozen model's log-probs."),
+    "actor-train": ("stages.actor_train", "Run the trainer."),
+    "weight-sync": ("stages.weight_sync", "Run the process that distributes versions."),
+    "host": ("stages.host", "Run the host agent of a machine."),
+}
+"""Commands that become one process: the module, and what it is."""
+
+
+def _add_process(command: str, module: str, what: str) -> None:
+    def become(context: typer.Context) -> None:
+        # The module reads the arguments, --help included: what it takes stands in one place.
+        os.execv(sys.executable, [sys.executable, "-P", "-m", module, *context.args])
+
+    arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
+    usage = what if command == "broker" else f"{what[:-1]}: --broker ENDPOINT --name NAME."
+    app.command(command, help=usage, context_settings=arguments, add_help_option=False)(become)
+
+
+for _command, (_module, _what) in PROCESSES.items():
+    _add_process(_command, _module, _what)
+
+
+def complain(error: TidemillError) -> int:
+    """Says what is wrong, a line for each thing; the exit code that goes with it."""
+    for line in str(error).splitlines():
+        print(f"tidemill: {line}", file=sys.stderr)
+    return 1 if isinstance(error, InvariantError) else EXIT_BAD_INPUT
+
+
+def main() -> None:
+    """The console command."""
+    try:
+        app()
+    except TidemillError as error:
+        sys.exit(complain(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,91 @@
+"""`tidemill up FILE`: checks everything that can be checked, then runs the pipeline on this machine to its end.
+
+Promises that whatever is wrong with what was asked for is said before any process is started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from schemas.config import Finding, PipelineConfig, load_config, plan, read_model_facts
+from schemas.errors import ConfigError
+from stages.host.stage import restart_policy
+from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, run_directory_to_resume, with_name
+from tools.up.ending import RunFailure, failure_text, summary_page
+from tools.up.endpoint import broker_endpoint
+from tools.up.supervisor import Supervisor, commands
+from tools.up.view import view_for
+from tools.up.watch import BROKER, Finish, Outcome, Watch
+
+EXIT_CODES = {Outcome.ENDED: 0, Outcome.FAILED: 1, Outcome.STOPPED: 130, Outcome.CUT_OFF: 130}
+"""130 is what a shell shows for a command that Ctrl-C ended."""
+
+
+def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
+    """The command's exit code. Raises ConfigError before anything is started."""
+    console = Console()
+    config = checked_config(file, overrides)
+    for finding in findings_of(config):
+        console.print(str(finding), markup=False, highlight=False)
+    config = config if resume else with_name(config)
+    with broker_endpoint(config.broker.endpoint) as endpoint:
+        directory = run_directory_to_resume(config) if resume else new_run_directory(config)
+        with held(directory):
+            forget_the_end(directory)
+            console.print(f"run {config.run.name} in {directory}", markup=False, highlight=False)
+            return _supervise(config, directory, endpoint, console)
+
+
+def checked_config(file: Path, overrides: Sequence[str]) -> PipelineConfig:
+    """The configuration; raises ConfigError for what is wrong with it, predicted deadlocks included."""
+    config = load_config(file, overrides)
+    errors = [finding for finding in findings_of(config) if finding.level == "error"]
+    if errors:
+        raise ConfigError("\n".join(f"{finding.key}: {finding.what}; {finding.mend}" for finding in errors))
+    return config
+
+
+def findings_of(config: PipelineConfig) -> list[Finding]:
+    """What is predicted for this machine and this model."""
+    return plan(config, read_model_facts(config.model.path), len(os.sched_getaffinity(0)))
+
+
+def _supervise(config: PipelineConfig, directory: Path, endpoint: str, console: Console) -> int:
+    view = view_for(console, config.broker.stall_notice_s)
+    supervisor = Supervisor(directory, endpoint, commands(directory, endpoint), Watch(restart_policy(config.host)), view)
+    try:
+        finish = supervisor.run()
+    finally:
+        view.close()
+    _say_the_end(finish, config, directory, supervisor, console)
+    return EXIT_CODES[finish.outcome]
+
+
+def _say_the_end(finish: Finish, config: PipelineConfig, directory: Path, supervisor: Supervisor, console: Console) -> None:
+    if (directory / SUMMARY).is_file():
+        console.print(summary_page(json.loads((directory / SUMMARY).read_text(encoding="utf-8")), directory))
+    match finish.outcome:
+        case Outcome.FAILED:
+            text = failure_text(_failure(finish, directory, supervisor), directory)
+            Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        case Outcome.CUT_OFF:
+            text = f"cut off before the ledger closed; to go on: the same command with --name {config.run.name} --resume"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        case Outcome.STOPPED:
+            console.print(f"stopped; the run directory is whole: {directory}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _failure(finish: Finish, directory: Path, supervisor: Supervisor) -> RunFailure:
+    if not finish.blamed:
+        return msgspec.json.decode((directory / FAILURE).read_bytes(), type=RunFailure)
+    name = finish.blamed
+    advice = f"read logs/{name}.log in the run directory; mend the cause and start the run again"
+    if name == BROKER:
+        advice += ", or go on with this one by --resume"
+    return RunFailure(stage=name, reason=finish.reason, last_lines=supervisor.last_lines(name), advice=advice)

@@ -1,0 +1,126 @@
+"""The run directory: made once, never reused, complete from the first moment.
+
+Owns its name, `config.json`, `schema.lock`, `logs/` and the lock that keeps a second `tidemill up` out. What else lies
+in it belongs to the broker and the stages.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from schemas.config import PipelineConfig
+from schemas.errors import ConfigError
+from schemas.lock import LOCK_FILE
+
+CONFIG = "config.json"
+SUMMARY = "summary.json"
+FAILURE = "failure.json"
+SCHEMA_LOCK = "schema.lock"
+UP_LOCK = "up.lock"
+
+
+def name_for(pipeline: str, moment: time.struct_time) -> str:
+    """The name of a run that was given none."""
+    return f"{pipeline}-{time.strftime('%Y%m%d-%H%M%S', moment)}"
+
+
+def with_name(config: PipelineConfig) -> PipelineConfig:
+    """The same configuration, the run named."""
+    if config.run.name:
+        return config
+    name = _unused(Path(config.run.directory), name_for(config.pipeline.name, time.localtime()))
+    return config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
+
+
+def _unused(directory: Path, name: str) -> str:
+    tries = (name, *(f"{name}-{number}" for number in range(2, 100)))  # several runs may begin in one second
+    return next(candidate for candidate in tries if not (directory / candidate).exists())
+
+
+def new_run_directory(config: PipelineConfig) -> Path:
+    """Makes the directory of a named run. Raises ConfigError where there is one already or none can be made."""
+    path = Path(config.run.directory) / config.run.name
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigError(
+            f"run {config.run.name!r}: {path} exists already, and a run directory is never reused; "
+            "give another --name, or --resume to go on with a run that was cut off"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"run.directory: {path} cannot be made: {error.strerror}") from None
+    (path / "logs").mkdir()
+    (path / CONFIG).write_text(json.dumps(_plain(config), indent=2) + "\n", encoding="utf-8")
+    shutil.copyfile(LOCK_FILE, path / SCHEMA_LOCK)
+    return path
+
+
+def run_directory_to_resume(config: PipelineConfig) -> Path:
+    """The directory of a run that was cut off or stopped.
+
+    Raises ConfigError where there is none, or it cannot go on as asked.
+    """
+    if not config.run.name:
+        raise ConfigError("--resume: which run? Give its --name, as in: tidemill up FILE --name NAME --resume")
+    path = Path(config.run.directory) / config.run.name
+    if not (path / CONFIG).is_file():
+        raise ConfigError(f"--resume: {path} holds no run; leave --resume out to start one")
+    if _ended(path) not in ("", "stopped"):
+        raise ConfigError(f"--resume: run {config.run.name!r} has ended; start another under another --name")
+    if (path / SCHEMA_LOCK).read_bytes() != LOCK_FILE.read_bytes():
+        raise ConfigError(f"--resume: {path} was written by another version of Tidemill (its {SCHEMA_LOCK} differs)")
+    _refuse_differences(json.loads((path / CONFIG).read_text(encoding="utf-8")), _plain(config), path)
+    return path
+
+
+def forget_the_end(path: Path) -> None:
+    """A run that goes on has no end yet: takes the summary of its first part away."""
+    (path / SUMMARY).unlink(missing_ok=True)
+
+
+def _ended(path: Path) -> str:
+    """How the broker said that the run ended: `done`, `stopped` or `failed`; empty where it was cut off."""
+    if not (path / SUMMARY).is_file():
+        return "failed" if (path / FAILURE).is_file() else ""
+    return str(json.loads((path / SUMMARY).read_text(encoding="utf-8")).get("ended", "done"))
+
+
+def _refuse_differences(recorded: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
+    different = next(_differences(recorded, wanted), None)
+    if different is not None:
+        key, old, new = different
+        raise ConfigError(
+            f"--resume: {key} is {new!r} now, but {old!r} in {path / CONFIG}, and a run keeps its configuration; "
+            "undo that, or start a run under another --name"
+        )
+
+
+def _differences(recorded: Any, wanted: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if not (isinstance(recorded, dict) and isinstance(wanted, dict)):
+        if recorded != wanted:
+            yield key, recorded, wanted
+        return
+    for name in {**recorded, **wanted}:
+        yield from _differences(recorded.get(name), wanted.get(name), f"{key}.{name}".lstrip("."))
+
+
+def _plain(config: PipelineConfig) -> dict[str, Any]:
+    return config.model_dump(mode="json")
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keeps every other `tidemill up` out of the run directory. Raises ConfigError where one is at work."""
+    with (path / UP_LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{path}: another `tidemill up` runs it at this moment") from None
+        yield

@@ -1,0 +1,104 @@
+"""The last thing that a person sees of a run: its summary, or what failed, with the last log lines and what to try.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tools.up.facts import clock, ledger_line
+from tools.up.snapshot import LedgerRow
+
+SHOWN_LINES = 10
+
+
+class RunFailure(Struct, frozen=True, kw_only=True):
+    """Why a run ended badly; the same fields as the broker's `failure.json`."""
+
+    stage: str
+    reason: str
+    last_lines: tuple[str, ...] = ()
+    advice: str = ""
+
+
+def failure_text(failure: RunFailure, directory: Path) -> str:
+    """What happened, where, the last words, what to try."""
+    lines = [f"the run failed: {failure.stage}: {failure.reason}"]
+    if failure.last_lines:
+        lines += [f"last lines of {directory / 'logs' / failure.stage}.log:"]
+        lines += [f"  {readable(line)}" for line in failure.last_lines[-SHOWN_LINES:]]
+    lines += [f"what to try: {failure.advice}"] if failure.advice else []
+    return "\n".join([*lines, f"the run directory: {directory}"])
+
+
+def readable(line: str) -> str:
+    """A JSON log line as level, event and the rest; any other line as it is."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(entry, dict) or "event" not in entry:
+        return line
+    rest = " ".join(f"{key}={value}" for key, value in entry.items() if key not in ("event", "level", "timestamp"))
+    return f"{entry.get('level', '')} {entry['event']} {rest}".strip()
+
+
+def summary_page(summary: dict[str, Any], directory: Path) -> RenderableType:
+    """Accuracy before and after, times, goodput, where the time went, the run directory."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in summary_rows(summary):
+        table.add_row(Text(name, style="dim"), Text(value, style="bold"))
+    table.add_row(Text("run directory", style="dim"), Text(str(directory), overflow="fold"))
+    return Group(Text(""), table, *_time_tables(summary))
+
+
+def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of what the summary holds, in the order of interest."""
+    rows: list[tuple[str, str]] = []
+    before, after = summary.get("accuracy_before"), summary.get("accuracy_after")
+    problems = summary.get("evaluation_problems")
+    if before is not None or after is not None:
+        held_out = f" on {problems} held-out problems" if problems else ""
+        rows.append(("accuracy", f"{_share(before)} before, {_share(after)} after{held_out}"))
+    rows += [("steps", str(summary["steps"]))] if "steps" in summary else []
+    times = (("training", "train_seconds"), ("wall time", "wall_seconds"))
+    rows += [(name, clock(summary[key])) for name, key in times if summary.get(key) is not None]
+    if summary.get("goodput_tokens_per_second") is not None:
+        rows.append(("goodput", f"{summary['goodput_tokens_per_second']:,.0f} trained tokens/s"))
+    if isinstance(summary.get("ledger"), dict):
+        rows.append(("tickets", _ledger(summary["ledger"])))
+    return rows
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _ledger(ledger: dict[str, Any]) -> str:
+    """Tickets by ending, in the words of the live view."""
+    return ledger_line(msgspec.convert(ledger, LedgerRow, strict=False))
+
+
+def _time_tables(summary: dict[str, Any]) -> Sequence[RenderableType]:
+    """Where the time went: one row a process, its columns as the summary names them."""
+    rows = summary.get("time")
+    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()) or not rows:
+        return ()
+    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("where the time went")
+    for column in columns:
+        table.add_column(column.removesuffix("_seconds") + " s", justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(f"{row[column]:.1f}" if column in row else "" for column in columns))
+    return (Text(""), table)
