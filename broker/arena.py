@@ -6,7 +6,7 @@ It never looks into a frame.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from broker.core.actions import Action, Attachment, Forget, Keep, Store
 from schemas.codec import Frame, encode_record
@@ -20,15 +20,14 @@ class Arena:
         self._frames: dict[int, tuple[Frame, ...]] = {}
         self.bytes = 0
 
-    def apply(self, actions: Iterable[Action], puts: Sequence[Header], frames: Sequence[Frame]) -> None:
-        """Carries out the arena's part of `actions`, which an event with these puts and frames caused. Send actions are not touched."""
-        for action in actions:
-            if isinstance(action, Keep):
-                self._keep(action, puts, frames)
-            elif isinstance(action, Store):
-                self._add(action.message, tuple(encode_record(action.record)))
-            elif isinstance(action, Forget):
-                self._forget(action)
+    def take(self, action: Action, puts: Sequence[Header], frames: Sequence[Frame]) -> None:
+        """Carries out one action, caused by an event with these puts and frames; other kinds of action mean nothing here."""
+        if isinstance(action, Keep):
+            self._keep(action, puts, frames)
+        elif isinstance(action, Store):
+            self._add(action.message, tuple(encode_record(action.record)))
+        elif isinstance(action, Forget):
+            self._forget(action)
 
     def _keep(self, action: Keep, puts: Sequence[Header], frames: Sequence[Frame]) -> None:
         start = 0

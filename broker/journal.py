@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import xxhash
@@ -77,7 +77,7 @@ class Journal:
         if not segments:
             self._open_segment(0)
 
-    def _entries(self, data: bytes, path: Path, *, is_last: bool) -> Iterator[Entry]:
+    def _entries(self, data: bytes, path: Path, *, is_last: bool) -> Generator[Entry, None, int]:
         offset = 0
         while offset < len(data):
             entry, size = _read_entry(data, offset, self.next_number)

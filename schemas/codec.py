@@ -39,12 +39,14 @@ def encode_message(message: ClientMessage | BrokerMessage) -> bytes:
 
 def decode_client_message(frame: Frame) -> ClientMessage:
     """Raises WireError where `frame` is not a message that a client may send."""
-    return _decode(_client_decoder, frame)
+    message: ClientMessage = _decode(_client_decoder, frame)
+    return message
 
 
 def decode_broker_message(frame: Frame) -> BrokerMessage:
     """Raises WireError where `frame` is not a message that a broker may send."""
-    return _decode(_broker_decoder, frame)
+    message: BrokerMessage = _decode(_broker_decoder, frame)
+    return message
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: Frame) -> Any:

@@ -22,6 +22,15 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     """Base of all messages."""
 
 
+class Numbered(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """A message that must arrive exactly once: the broker takes a client's numbers in order, one after the other, and answers `Committed`."""
+
+    epoch: int = 0
+    """From the welcome."""
+    seq: int = 0
+    """1, 2, 3 ... within an incarnation; filled in by the client library."""
+
+
 # --- client to broker -------------------------------------------------------------------------------------------------------
 
 
@@ -48,6 +57,10 @@ class Hello(Message, tag="hello", frozen=True, kw_only=True):
     """actor-train: the step of the checkpoint it starts from."""
     installed: int | None = None
     """rollout, reference: the version in use."""
+    step_in_hand: int | None = None
+    """actor-train: the step whose plan it works on."""
+    sessions: tuple[tuple[int, int], ...] = ()
+    """rollout: (ticket, attempt) of the sessions whose tokens it holds."""
     grants: tuple[int, ...] = ()
     """Slot grants that it still holds."""
     slots: tuple[str, ...] = ()
@@ -76,7 +89,7 @@ class Heartbeat(Message, tag="heartbeat", frozen=True, kw_only=True):
     """On whom and for what it waits; empty while it works."""
 
 
-class Credit(Message, tag="credit", frozen=True, kw_only=True):
+class Credit(Numbered, tag="credit", frozen=True, kw_only=True):
     """A new window for one queue."""
 
     queue: str
@@ -92,17 +105,15 @@ class Failure(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Commit(Message, tag="commit", frozen=True, kw_only=True):
+class Commit(Numbered, tag="commit", frozen=True, kw_only=True):
     """A stage's unit of work, all or nothing: leases it is done with, records it puts. Their frames follow in the order of `puts`."""
 
-    epoch: int
-    seq: int
     acks: tuple[int, ...] = ()
     puts: tuple[Header, ...] = ()
     fails: tuple[Failure, ...] = ()
 
 
-class Voted(Message, tag="voted", frozen=True, kw_only=True):
+class Voted(Numbered, tag="voted", frozen=True, kw_only=True):
     """A rank's vote after its backward pass."""
 
     step: int
@@ -111,7 +122,7 @@ class Voted(Message, tag="voted", frozen=True, kw_only=True):
     reason: str = ""
 
 
-class CheckpointSaved(Message, tag="checkpoint_saved", frozen=True, kw_only=True):
+class CheckpointSaved(Numbered, tag="checkpoint_saved", frozen=True, kw_only=True):
     """A checkpoint at `step` is durable: what was trained up to it is final."""
 
     step: int
@@ -119,7 +130,7 @@ class CheckpointSaved(Message, tag="checkpoint_saved", frozen=True, kw_only=True
     """The step's metrics that are known only after the optimizer step."""
 
 
-class Receipt(Message, tag="receipt", frozen=True, kw_only=True):
+class Receipt(Numbered, tag="receipt", frozen=True, kw_only=True):
     """A version is in use on this replica; `digest` was computed from the tensors in use."""
 
     lineage: int
@@ -128,31 +139,31 @@ class Receipt(Message, tag="receipt", frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class InstallFailed(Message, tag="install_failed", frozen=True, kw_only=True):
+class InstallFailed(Numbered, tag="install_failed", frozen=True, kw_only=True):
     """A version could not be installed; the replica goes on with the one it has."""
 
     number: int
     reason: str
 
 
-class GrantAsked(Message, tag="grant_asked", frozen=True, kw_only=True):
+class GrantAsked(Numbered, tag="grant_asked", frozen=True, kw_only=True):
     """Asks for the client's slots as one gang, over work already leased."""
 
     slots: tuple[str, ...] = ()
 
 
-class GrantReleased(Message, tag="grant_released", frozen=True, kw_only=True):
+class GrantReleased(Numbered, tag="grant_released", frozen=True, kw_only=True):
     """The slots are free again; the holder's memory is too."""
 
     grant: int
     busy_seconds: float = 0.0
 
 
-class Drained(Message, tag="drained", frozen=True, kw_only=True):
+class Drained(Numbered, tag="drained", frozen=True, kw_only=True):
     """Answer to `Drain`: nothing is held any more."""
 
 
-class ProcessExited(Message, tag="process_exited", frozen=True, kw_only=True):
+class ProcessExited(Numbered, tag="process_exited", frozen=True, kw_only=True):
     """host: one of its processes ended. `final`: it will not be started again."""
 
     name: str
@@ -208,7 +219,7 @@ class Refuse(Message, tag="refuse", frozen=True, kw_only=True):
 
 
 class Committed(Message, tag="committed", frozen=True, kw_only=True):
-    """All commits up to `seq` are durable or were refused."""
+    """All numbered messages up to `seq` are durable or were refused."""
 
     seq: int
 

@@ -12,7 +12,7 @@ from broker.core.crank import Crank
 from broker.core.state import Client, Phase, State
 from schemas.edges import EDGES, Role
 from schemas.lock import schema_fingerprint
-from schemas.messages import PROTOCOL_VERSION, Bye, Drain, Heartbeat, Hello, Refuse, Welcome
+from schemas.messages import PROTOCOL_VERSION, Bye, CloseSession, Drain, Heartbeat, Hello, Refuse, StopProcess, Welcome
 
 
 def sender_of(crank: Crank, sender: str) -> Client | None:
@@ -34,6 +34,8 @@ def on_hello(crank: Crank, sender: str, hello: Hello) -> None:
     if refusal is not None:
         crank.out.append(Reply(refusal))
         return
+    known = crank.state.clients.get(hello.name)
+    fresh = known is None or known.incarnation != hello.incarnation or not known.welcomed
     client = _register(crank, hello)
     stale = _settle_leases(crank, client, hello)
     _update(crank, client, hello)
@@ -42,9 +44,11 @@ def on_hello(crank: Crank, sender: str, hello: Hello) -> None:
         heartbeat_s=crank.state.settings.heartbeat_s,
     ))  # fmt: skip
     if hello.ready:
-        _on_ready(crank, client, hello)
-    if crank.state.phase in (Phase.CLOSING, Phase.CLOSED):
-        crank.send(client.name, Drain(reason="run_end"))
+        _on_ready(crank, client, hello, fresh=fresh)
+        client.welcomed = True
+    if crank.state.phase in (Phase.CLOSING, Phase.CLOSED) and client.role != Role.OBSERVER:
+        client.draining = True
+        crank.send(client.name, StopProcess() if client.role == Role.HOST else Drain(reason="run_end"))
 
 
 def _refusal(state: State, sender: str, hello: Hello) -> Refuse | None:
@@ -79,7 +83,7 @@ def _register(crank: Crank, hello: Hello) -> Client:
         if client.connected:
             fleet.lose_client(crank, client, "replaced")
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
-        client.stats = {}
+        client.stats, client.welcomed = {}, False
         for lease in [lease.id for lease in state.leases.values() if lease.client == client.name]:
             leases.lose(crank, lease, "replaced")
     client.connected, client.suspect, client.gap_at = True, False, 0
@@ -105,18 +109,33 @@ def _update(crank: Crank, client: Client, hello: Hello) -> None:
     client.installed, client.offered = hello.installed, None
     client.draining = False
     crank.dirty.update(hello.windows, ("actions",))
-    grants.drop_of(crank, client.name, keep=hello.grants)
     crank.progressed()
 
 
-def _on_ready(crank: Crank, client: Client, hello: Hello) -> None:
-    crank.note("client_ready", client=client.name, role=client.role, epoch=client.epoch)
+def _on_ready(crank: Crank, client: Client, hello: Hello, *, fresh: bool) -> None:
+    """`fresh`: the first ready hello of a process; else it is back after a cut, and what it missed is ordered again."""
+    crank.note("client_ready", client=client.name, role=client.role, epoch=client.epoch, fresh=int(fresh))
+    if fresh:
+        grants.drop_of(crank, client.name)
+    else:
+        grants.remind(crank, client, hello.grants)
     if client.role == Role.HOST:
         fleet.on_host_ready(crank, client, hello.running)
+    elif client.role == Role.ACTOR_TRAIN and fresh:
+        plans.on_trainer_new(crank, hello.resume_step or 0)
     elif client.role == Role.ACTOR_TRAIN:
-        plans.on_trainer_ready(crank, hello.resume_step or 0)
+        plans.on_trainer_back(crank, client, hello.resume_step or 0, hello.step_in_hand)
     elif client.role == Role.ROLLOUT:
         versions.offer(crank, client)
+        _close_forgotten(crank, client, hello.sessions)
+
+
+def _close_forgotten(crank: Crank, client: Client, held: tuple[tuple[int, int], ...]) -> None:
+    """Sessions that ended while the replica was cut off: it may forget them."""
+    for ticket, attempt in held:
+        session = crank.state.sessions.get(ticket)
+        if session is None or session.attempt != attempt or session.replica != client.name:
+            crank.send(client.name, CloseSession(ticket=ticket, attempt=attempt))
 
 
 def on_heartbeat(crank: Crank, client: Client, beat: Heartbeat) -> None:

@@ -1,4 +1,4 @@
-"""Commits: a stage's unit of work, all or nothing, in the order of its producer.
+"""Numbered messages, and commits above all: a stage's unit of work, all or nothing, in the order of its producer.
 
 The next number is taken, an earlier one was taken already, a later one shows a hole and is answered with the number to resend from. A refusal
 spends its number. Checks come first and change nothing; then acknowledgements, failures and puts are applied.
@@ -6,7 +6,7 @@ spends its number. Checks come first and change nothing; then acknowledgements, 
 
 from __future__ import annotations
 
-from broker.core import groups, ledger, leases, sessions, versions
+from broker.core import groups, leases, ledger, sessions, versions
 from broker.core.actions import Keep, Reply
 from broker.core.crank import Crank
 from broker.core.state import Client, Queued, Stand, State, Ticket
@@ -20,9 +20,7 @@ STAND_FOR_PUT = {"turns": Stand.PLAYING, "actions": Stand.PLAYING, "episodes": S
 
 
 def on_commit(crank: Crank, client: Client, commit: Commit) -> None:
-    """Takes, refuses or asks for a resend."""
-    if not _takes_number(crank, client, commit.epoch, commit.seq):
-        return
+    """Takes or refuses a commit whose number was the next."""
     refusal = _refusal(crank.state, client, commit)
     if refusal is not None:
         _refuse(crank, client, commit.seq, *refusal)
@@ -33,7 +31,7 @@ def on_commit(crank: Crank, client: Client, commit: Commit) -> None:
 
 def refuse_unread(crank: Crank, client: Client, epoch: int, seq: int, detail: str) -> None:
     """A commit whose frames do not fit its headers: its number is spent all the same."""
-    if _takes_number(crank, client, epoch, seq):
+    if takes_number(crank, client, epoch, seq):
         _refuse(crank, client, seq, "bad_frames", detail)
 
 
@@ -42,7 +40,7 @@ def _refuse(crank: Crank, client: Client, seq: int, reason: str, detail: str) ->
     crank.send(client.name, Refuse(reason=reason, detail=detail, seq=seq))
 
 
-def _takes_number(crank: Crank, client: Client, epoch: int, seq: int) -> bool:
+def takes_number(crank: Crank, client: Client, epoch: int, seq: int) -> bool:
     """True where `seq` is the next number, which is then spent; else the client is told what to do."""
     if epoch != client.epoch:
         crank.out.append(Reply(Refuse(reason="fenced", detail=f"epoch {epoch} is not {client.epoch}", seq=seq, fatal=True)))

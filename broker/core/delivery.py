@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from broker.core import ledger, leases, sessions
+from broker.core import leases, ledger, sessions
 from broker.core.actions import Attachment
 from broker.core.crank import Crank
 from broker.core.state import Client, Lease, Queue, Queued, Session, Stand, State

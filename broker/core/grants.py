@@ -30,12 +30,19 @@ def on_released(crank: Crank, released: GrantReleased) -> None:
         serve(crank)
 
 
-def drop_of(crank: Crank, client_name: str, keep: tuple[int, ...] = ()) -> None:
-    """Ends a client's grants but those in `keep`."""
+def drop_of(crank: Crank, client_name: str) -> None:
+    """Ends a client's grants."""
     state = crank.state
-    for grant in [g for g in state.grants.values() if g.client == client_name and g.id not in keep]:
+    for grant in [g for g in state.grants.values() if g.client == client_name]:
         del state.grants[grant.id]
     serve(crank)
+
+
+def remind(crank: Crank, client: Client, held: tuple[int, ...]) -> None:
+    """The same process said hello again: a grant that got lost on its way is given again."""
+    for grant in crank.state.grants.values():
+        if grant.client == client.name and grant.granted_at is not None and grant.id not in held:
+            _send(crank, grant)
 
 
 def serve(crank: Crank) -> None:

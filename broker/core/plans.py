@@ -164,8 +164,21 @@ def _finish(crank: Crank, step: Step) -> None:
         crank.state.groups.pop(group, None)
 
 
-def on_trainer_ready(crank: Crank, resume_step: int) -> None:
-    """A trainer came (back) with a checkpoint at `resume_step`: what it lacks will be planned again, as recorded."""
+def on_trainer_back(crank: Crank, client: Client, resume_step: int, in_hand: int | None) -> None:
+    """The same trainer process said hello again: whatever was ordered and got lost is ordered again."""
+    for step in crank.state.steps.values():
+        if step.step == in_hand and step.committed:
+            crank.send(client.name, StepCommitted(step=step.step))
+        elif step.step == in_hand and not step.sent:
+            crank.send(client.name, PlanVoided(step=step.step))
+        elif step.step != in_hand and step.sent and step.step > resume_step:
+            step.sent = False
+            crank.state.trainer.idle = True
+            crank.plan_due = True
+
+
+def on_trainer_new(crank: Crank, resume_step: int) -> None:
+    """A new trainer process came, with a checkpoint at `resume_step`: what it lacks will be planned again, as recorded."""
     state = crank.state
     trainer = state.trainer
     trainer.idle = False

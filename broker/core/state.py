@@ -51,6 +51,8 @@ class Client(Struct, kw_only=True):
     connected: bool = True
     """It said hello since the broker last started, and is neither silent too long nor gone."""
     ready: bool = False
+    welcomed: bool = False
+    """This incarnation was ready once: its next hello is a return, not a birth."""
     suspect: bool = False
     draining: bool = False
     last_seen: float = 0.0

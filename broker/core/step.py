@@ -57,7 +57,11 @@ def _received(crank: Crank, event: Received) -> None:
     if client is None:
         return
     client.last_seen, client.suspect = crank.now, False
+    if isinstance(message, wire.Numbered) and not commits.takes_number(crank, client, message.epoch, message.seq):
+        return
     _HANDLERS[type(message)](crank, client, message)
+    if isinstance(message, wire.Numbered) and not isinstance(message, wire.Commit):
+        crank.send(client.name, wire.Committed(seq=message.seq))
 
 
 def _malformed(crank: Crank, event: Malformed) -> None:

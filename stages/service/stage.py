@@ -74,6 +74,8 @@ class Ready(Struct, frozen=True, kw_only=True):
 
     windows: dict[str, int] = {}
     resume_step: int | None = None
+    step_in_hand: int | None = None
+    sessions: tuple[tuple[int, int], ...] = ()
     installed: int | None = None
     user_code: dict[str, str] = {}
     grants: tuple[int, ...] = ()

@@ -1,0 +1,83 @@
+"""The broker process: `python -m broker --run-directory DIR --config RESOLVED.json [--endpoint ENDPOINT]`.
+
+Writes `DIR/endpoint` once it is bound. Exits 0 when the run ended well or was stopped, 1 when it failed (`DIR/failure.json` says why), 2 on
+bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from broker.core.events import Started
+from broker.driver import Driver
+from broker.journal import Journal
+from broker.lifeline import die_with_parent
+from broker.logs import configure_logs
+from broker.reports import Reports
+from broker.status import failure, summary
+from broker.transport import Transport
+from schemas.errors import ConfigError, InvariantError, JournalError, TidemillError
+
+SOCKET_PATH_MAX = 100
+"""Linux allows 107 bytes for a socket's path; a little is left for the C library's own use."""
+
+
+def main() -> int:
+    """Returns the exit code."""
+    die_with_parent()
+    parser = argparse.ArgumentParser(prog="python -m broker")
+    parser.add_argument("--run-directory", type=Path, required=True)
+    parser.add_argument("--config", type=Path, required=True, help="the resolved config, as JSON")
+    parser.add_argument("--endpoint", default="", help="overrides broker.endpoint")
+    arguments = parser.parse_args()
+    configure_logs(process="broker")
+    try:
+        return serve(arguments.run_directory.resolve(), json.loads(arguments.config.read_text()), arguments.endpoint)
+    except (OSError, ValueError, KeyError, ConfigError) as error:
+        print(f"broker: {type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except (JournalError, InvariantError) as error:
+        structlog.get_logger().error("broker_stopped", error=str(error))
+        print(f"broker: {error}", file=sys.stderr)
+        return 1
+
+
+def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
+    """Runs the broker until its run has ended."""
+    broker = config["broker"]
+    journal = Journal(run_directory / "journal", broker["segment_bytes"])
+    transport = Transport(endpoint or broker["endpoint"] or private_endpoint(), broker["max_frame_bytes"])
+    reports = Reports(run_directory)
+    driver = Driver(journal, transport, reports, Started(config=config, run_directory=str(run_directory)))
+    (run_directory / "endpoint").write_text(transport.endpoint)
+    signal.signal(signal.SIGTERM, lambda *_: driver.stop("signal"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    failed = driver.run()
+    reports.end(summary(driver.state, driver.now()), failure(driver.state))
+    driver.close()
+    reports.close()
+    return 0 if failed is None else 1
+
+
+def private_endpoint() -> str:
+    """An ipc endpoint in a fresh directory that only this user may enter; short, for a socket's path is."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    directory = tempfile.mkdtemp(prefix="tidemill-", dir=base if base and len(base) < SOCKET_PATH_MAX - 30 else "/tmp")
+    return f"ipc://{directory}/broker"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TidemillError as error:
+        print(f"broker: {error}", file=sys.stderr)
+        sys.exit(1)

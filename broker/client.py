@@ -1,0 +1,203 @@
+"""A client's side of the protocol: what a stage needs to speak with the broker, and nothing of what stages do.
+
+Promises: numbered messages arrive exactly once and in order, whatever is restarted in between (kept until the broker has answered for them,
+sent again from where it asks); after a cut the client says hello again with the leases it holds. Never blocks but in `poll`. One thread, and
+not across a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import structlog
+import zmq
+from msgspec.structs import replace
+
+from schemas.codec import Frame, decode_broker_message, encode_message
+from schemas.edges import Role
+from schemas.errors import BrokerRefusedError, InvariantError, WireError
+from schemas.lock import schema_fingerprint
+from schemas.messages import (
+    PROTOCOL_VERSION,
+    BrokerMessage,
+    Bye,
+    ClientMessage,
+    Committed,
+    Heartbeat,
+    Hello,
+    Numbered,
+    Refuse,
+    ResendFrom,
+    Welcome,
+)  # fmt: skip
+
+HELLO_RETRY_S = 1.0
+"""A hello that got no answer is said again: the broker may have died with it."""
+RECONNECT_MS = 50
+RECONNECT_MAX_MS = 1000
+"""Back-off of the socket's own reconnects; the jitter of `HELLO_RETRY_S` spreads a thousand clients' hellos."""
+LINGER_MS = 500
+ORDINARY_REFUSALS = frozenset({"stale_lease", "late", "no_ticket"})
+"""The broker took the work away while it was being done: nothing is wrong."""
+
+log = structlog.get_logger()
+Received = tuple[BrokerMessage, list[Frame]]
+
+
+class Client:
+    """One process's connection. `hello` makes the message to introduce it with, now and after each cut."""
+
+    def __init__(self, endpoint: str, role: Role, name: str, hello: Callable[[Hello], Hello]) -> None:
+        self.role, self.name = role, name
+        self._incarnation = secrets.token_hex(8)
+        self._hello = hello
+        self._process = os.getpid()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.ROUTING_ID, f"{name}/{self._incarnation}".encode())
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        self._socket.connect(endpoint)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._outbox: OrderedDict[int, list[Frame]] = OrderedDict()
+        self._next_seq = 1
+        self._epoch = 0
+        self._welcomed = False
+        self._hello_at: float | None = None
+
+    # --- outward ------------------------------------------------------------------------------------------------------------
+
+    def watch(self, descriptor: int) -> None:
+        """`poll` also returns once `descriptor` is readable."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def say_hello(self) -> None:
+        """Introduces the client (again); until the welcome, nothing else but numbered messages is taken."""
+        base = Hello(
+            protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=self.role, name=self.name, incarnation=self._incarnation,
+            pipeline="", next_seq=next(iter(self._outbox), self._next_seq), pid=os.getpid(),
+        )  # fmt: skip
+        self._welcomed = False
+        self._hello_at = time.monotonic() + HELLO_RETRY_S * random.uniform(0.75, 1.25)
+        self._post([encode_message(self._hello(base))])
+
+    def send(self, message: ClientMessage, frames: Sequence[Frame] = ()) -> None:
+        """Numbered messages are kept until answered for; others are sent once."""
+        if not isinstance(message, Numbered):
+            self._post([encode_message(message), *frames])
+            return
+        numbered = replace(message, epoch=self._epoch, seq=self._next_seq)
+        parts = [encode_message(numbered), *frames]
+        self._outbox[self._next_seq] = parts
+        self._next_seq += 1
+        if self._welcomed:
+            self._post(parts)
+
+    def heartbeat(self, stats: dict[str, float], waiting: str) -> None:
+        """Renews all leases."""
+        if self._welcomed:
+            self._post([encode_message(Heartbeat(stats=stats, waiting=waiting))])
+
+    def _post(self, parts: Sequence[Frame]) -> None:
+        if os.getpid() != self._process:
+            raise InvariantError(f"{self.name}: the connection was made by process {self._process}; a forked child needs its own")
+        self._socket.send_multipart(parts, copy=True)
+
+    @property
+    def unanswered(self) -> int:
+        """Numbered messages that the broker has not answered for."""
+        return len(self._outbox)
+
+    # --- inward -------------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float) -> list[Received]:
+        """Waits up to `timeout_s` for a message (or a watched descriptor); returns the broker's orders, its own bookkeeping done.
+
+        Raises BrokerRefusedError where the broker will not have this client.
+        """
+        if self._hello_at is not None and time.monotonic() > self._hello_at:
+            self.say_hello()
+        self._poller.poll(max(0, int(timeout_s * 1000)))
+        orders: list[Received] = []
+        while True:
+            try:
+                parts = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return orders
+            message = self._read(parts)
+            if message is not None and not self._bookkeeping(message):
+                orders.append((message, list(parts[1:])))
+
+    def _read(self, parts: list[bytes]) -> BrokerMessage | None:
+        try:
+            return decode_broker_message(parts[0])
+        except WireError as error:
+            log.error("bad_message_from_broker", detail=str(error))
+            return None
+
+    def _bookkeeping(self, message: BrokerMessage) -> bool:
+        """True where the message was for this class alone."""
+        if isinstance(message, Committed):
+            self._answered(message.seq)
+        elif isinstance(message, ResendFrom):
+            self._resend(message.seq)
+        elif isinstance(message, Refuse):
+            self._refused(message)
+        elif isinstance(message, Welcome):
+            self._on_welcome(message)
+            return False
+        else:
+            return False
+        return True
+
+    def _answered(self, seq: int) -> None:
+        while self._outbox and next(iter(self._outbox)) <= seq:
+            self._outbox.popitem(last=False)
+
+    def _resend(self, seq: int) -> None:
+        for number, parts in self._outbox.items():
+            if number >= seq:
+                self._post(parts)
+
+    def _refused(self, refusal: Refuse) -> None:
+        if refusal.reason == "hello_first":
+            if self._welcomed or self._hello_at is None:
+                self.say_hello()
+            return
+        if refusal.seq is not None:
+            self._outbox.pop(refusal.seq, None)
+        if refusal.fatal or refusal.reason not in ORDINARY_REFUSALS:
+            raise BrokerRefusedError(f"{self.name}: the broker refused ({refusal.reason}): {refusal.detail}")
+        log.info("refused", reason=refusal.reason, detail=refusal.detail, seq=refusal.seq)
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        first = self._epoch != welcome.epoch
+        self._epoch, self._welcomed, self._hello_at = welcome.epoch, True, None
+        self._answered(welcome.next_seq - 1)
+        if first:
+            self._renumber(welcome.next_seq)
+        self._resend(welcome.next_seq)
+
+    def _renumber(self, next_seq: int) -> None:
+        """What was queued before the first welcome gets its epoch."""
+        if self._outbox and next(iter(self._outbox)) != next_seq:
+            raise InvariantError(f"{self.name}: the broker expects {next_seq}, the oldest kept is {next(iter(self._outbox))}")
+        self._next_seq = max(self._next_seq, next_seq)
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def close(self, reason: str = "") -> None:
+        """Says goodbye where someone listens, and leaves within the linger time."""
+        if self._welcomed:
+            self._post([encode_message(Bye(reason=reason))])
+        self._socket.close()
+        self._context.term()

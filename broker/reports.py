@@ -1,0 +1,62 @@
+"""What the broker writes for people, beside the journal: metrics as JSON lines and TensorBoard events, the summary, the failure.
+
+Owns `<run>/metrics.jsonl`, `<run>/tensorboard/`, `<run>/summary.json`, `<run>/failure.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Reports:
+    """Writes into one run directory."""
+
+    def __init__(self, run_directory: Path) -> None:
+        self._directory = run_directory
+        self._metrics = open(run_directory / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as the broker
+        self._events: Any = None
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """One line and one TensorBoard event for a committed step."""
+        line = {"step": step, **{name: _plain(value) for name, value in metrics.items()}}
+        self._metrics.write(json.dumps(line) + "\n")
+        self._tensorboard(step, metrics)
+
+    def _tensorboard(self, step: int, metrics: dict[str, float]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if self._events is None:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+            self._events = EventFileWriter(str(self._directory / "tensorboard"), flush_secs=10)
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items() if math.isfinite(value)]
+        self._events.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def end(self, summary: dict[str, Any], failure: dict[str, Any] | None) -> None:
+        """The run is over."""
+        write_json(self._directory / "summary.json", summary)
+        if failure is not None:
+            write_json(self._directory / "failure.json", failure)
+
+    def close(self) -> None:
+        """Flushes."""
+        self._metrics.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=2) + "\n")
+    os.replace(partial, path)

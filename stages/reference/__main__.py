@@ -1,0 +1,9 @@
+"""The reference process."""
+
+import sys
+
+from stages.reference.stage import Reference
+from stages.service.main import run
+
+if __name__ == "__main__":
+    sys.exit(run(Reference()))

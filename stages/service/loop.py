@@ -1,0 +1,190 @@
+"""The one loop of every stage: hello, ready, lease, work, commit, drain, bye; heartbeats, counters and the reconnects in between.
+
+Owns the client and the leases a stage holds. Everything of a stage is called from this thread, so a heartbeat is proof that its work goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import structlog
+from msgspec.structs import replace
+
+from broker.client import Client
+from schemas.codec import Frame, encode_record, make_header
+from schemas.errors import WireError
+from schemas.messages import (
+    Abort,
+    BrokerMessage,
+    ClientMessage,
+    Commit,
+    Deliver,
+    Drain,
+    Drained,
+    Failure,
+    Hello,
+    Refuse,
+    StopProcess,
+    Welcome,
+)  # fmt: skip
+from stages.service.stage import Delivery, Put, Ready, Stage
+
+IDLE_S = 0.5
+"""Longest wait in one poll: heartbeats come on time, and so do time-outs inside stages."""
+DRAIN_S = 2.0
+"""How long a stage may take to let go of its work once the broker has ended it all."""
+
+log = structlog.get_logger()
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A stage whose work goes on in other threads: it says itself whether they move."""
+
+    def responsive(self) -> bool: ...
+
+
+class Loop:
+    """Runs one stage against one broker. Is its stage's `Link`."""
+
+    def __init__(self, stage: Stage, endpoint: str, name: str, host: str = "") -> None:
+        self._stage = stage
+        self._host = host
+        self._client = Client(endpoint, stage.role, name, self._hello)
+        self._started = False
+        self._welcome: Welcome | None = None
+        self._leases: set[int] = set()
+        self._heartbeat_at = 0.0
+        self._heartbeat_s = 1.0
+        self._draining_until: float | None = None
+        self._busy_s = self._wait_s = 0.0
+        self._pipeline = ""
+
+    # --- Link ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def run_directory(self) -> str:
+        """Where this run keeps its versions, checkpoints and logs."""
+        assert self._welcome is not None, "asked before the welcome"
+        return self._welcome.run_directory
+
+    def commit(self, *, acks: Sequence[int] = (), puts: Sequence[Put] = (), fails: Sequence[Failure] = ()) -> None:
+        """One unit of work, all or nothing."""
+        headers, frames = [], []
+        for put in puts:
+            parts = encode_record(put.record)
+            headers.append(make_header(put.record, parts, pipeline=self._pipeline, queue=put.queue, **put.fields))
+            frames += parts
+        self._leases.difference_update(acks, (failure.lease for failure in fails))
+        self._client.send(Commit(acks=tuple(acks), puts=tuple(headers), fails=tuple(fails)), frames)
+
+    def send(self, message: ClientMessage) -> None:
+        """Any other message of the stage."""
+        self._client.send(message)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until the broker sends the stage home. Raises BrokerRefusedError where it will not have it."""
+        self._client.say_hello()
+        more = False
+        try:
+            while not self._is_over():
+                more = self._turn(0.0 if more else self._patience())
+        finally:
+            self._stage.close()
+            self._client.close("run_end" if self._draining_until is not None else "stopped")
+
+    def _turn(self, timeout_s: float) -> bool:
+        began = time.monotonic()
+        received = self._client.poll(timeout_s)
+        polled = time.monotonic()
+        self._wait_s += polled - began
+        for message, frames in received:
+            self._dispatch(message, frames)
+        more = self._stage.work() if self._started else False
+        self._busy_s += time.monotonic() - polled
+        self._heartbeat()
+        return more
+
+    def _patience(self) -> float:
+        return max(0.0, min(IDLE_S, self._heartbeat_at - time.monotonic()))
+
+    def _heartbeat(self) -> None:
+        now = time.monotonic()
+        if not self._started or now < self._heartbeat_at:
+            return
+        self._heartbeat_at = now + self._heartbeat_s
+        if isinstance(self._stage, Watched) and not self._stage.responsive():
+            log.warning("not_responsive", waiting=self._stage.waiting())
+            return
+        stats = {**self._stage.stats(), "busy_seconds": self._busy_s, "wait_seconds": self._wait_s, "cpu_seconds": time.process_time()}
+        self._client.heartbeat(stats, self._stage.waiting())
+
+    # --- what arrives -------------------------------------------------------------------------------------------------------
+
+    def _hello(self, base: Hello) -> Hello:
+        base = replace(base, host=self._host)
+        if not self._started:
+            return base
+        ready: Ready = self._stage.hello()
+        return replace(
+            base, ready=True, windows=ready.windows, holds=tuple(sorted(self._leases)), resume_step=ready.resume_step,
+            step_in_hand=ready.step_in_hand, sessions=ready.sessions, installed=ready.installed, grants=ready.grants, slots=ready.slots,
+            running=ready.running, user_code=ready.user_code,
+        )  # fmt: skip
+
+    def _dispatch(self, message: BrokerMessage, frames: Sequence[Frame]) -> None:
+        if isinstance(message, Deliver):
+            self._deliver(message, frames)
+        elif isinstance(message, Welcome):
+            self._on_welcome(message)
+        elif isinstance(message, Drain):
+            self._draining_until = self._draining_until or time.monotonic() + DRAIN_S
+        elif not isinstance(message, Refuse):
+            if isinstance(message, Abort):
+                self._leases.discard(message.lease)
+            if isinstance(message, StopProcess) and not message.name:
+                self._draining_until = self._draining_until or time.monotonic() + message.grace_s + DRAIN_S
+            self._stage.order(message, frames)
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        self._welcome = welcome
+        self._heartbeat_s = welcome.heartbeat_s
+        self._pipeline = welcome.config["pipeline"]["name"]
+        if not self._started:
+            self._stage.start(welcome, self)
+            self._started = True
+            wake = self._stage.wake_fd()
+            if wake is not None:
+                self._client.watch(wake)
+            self._client.say_hello()
+            return
+        for lease in welcome.stale:
+            self._leases.discard(lease)
+            self._stage.order(Abort(lease=lease), ())
+
+    def _deliver(self, order: Deliver, frames: Sequence[Frame]) -> None:
+        self._leases.add(order.lease)
+        try:
+            delivery = Delivery(
+                lease=order.lease, header=order.header, frames=tuple(frames[order.context :]), delivery=order.delivery,
+                held_tokens=order.held_tokens, context=tuple(np.frombuffer(frame, np.int32) for frame in frames[: order.context]),
+            )  # fmt: skip
+            self._stage.deliver(delivery)
+        except (WireError, ValueError) as error:
+            log.warning("record_not_read", lease=order.lease, queue=order.header.queue, error=str(error))
+            self.commit(fails=[Failure(lease=order.lease, boundary="wire", reason=str(error)[:200])])
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        if self._draining_until is None:
+            return False
+        if self._started and not self._stage.drained() and time.monotonic() < self._draining_until:
+            return False
+        self._client.send(Drained())
+        return True

@@ -1,0 +1,54 @@
+"""What every stage's `__main__` calls: arguments, logs, the loop, and the one error boundary of a stage process.
+
+Exit codes: 0 sent home by the broker; 1 a failure that a restart may mend; 2 bad input or refused by the broker: a restart would not help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+
+import structlog
+
+from broker.lifeline import die_with_parent
+from broker.logs import configure_logs
+from schemas.errors import BrokerRefusedError, ConfigError, ModelError
+from stages.service.loop import Loop
+from stages.service.stage import Stage
+
+
+def run(stage: Stage) -> int:
+    """Runs the stage; returns the process's exit code."""
+    die_with_parent()
+    arguments = _arguments(stage.role)
+    configure_logs(process=arguments.name, stage=stage.role.value)
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.host else signal.default_int_handler)
+    log = structlog.get_logger()
+    try:
+        Loop(stage, arguments.broker, arguments.name, arguments.host).run()
+        return 0
+    except (ConfigError, ModelError, BrokerRefusedError) as error:
+        log.error("cannot_run", error=str(error))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except Exception:  # the error boundary: whatever it is, it is logged with its story, and the host decides about a restart
+        log.exception("crashed")
+        return 1
+
+
+def _leave(*_: object) -> None:
+    """SIGTERM: the leases go back by our exit's report or by our silence; nothing here needs saving."""
+    sys.exit(0)
+
+
+def _arguments(role: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m stages.{role.replace('-', '_')}", description=f"One {role} process.")
+    parser.add_argument("--broker", required=True, help="the broker's endpoint, such as tcp://127.0.0.1:7700")
+    parser.add_argument("--name", default=f"{role}-{socket.gethostname()}-{os.getpid()}", help="this process's name in the run")
+    parser.add_argument("--host", default="", help="name of the host agent that starts it")
+    return parser.parse_args()
