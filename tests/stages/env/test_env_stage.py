@@ -49,7 +49,7 @@ class Play:
     def say(self, text: str, lease: int, **changes: Any) -> None:
         """Answers the last turn, then works until the stage has committed what follows."""
         put = self.last_put()
-        action = an_action(put, a_tokenizer().encode(text).ids, **changes)
+        action = an_action(put, np.asarray(a_tokenizer().encode(text).ids), **changes)
         before = len(self.link.commits)
         self.stage.deliver(action_of(put, action, lease))
         self.commits(before + 1)
