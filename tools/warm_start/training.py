@@ -60,6 +60,7 @@ def calculator_config() -> DecoderConfig:
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=512,
+        rope_theta=100.0,  # episodes are short: wavelengths up to a few hundred characters tell all their places apart
         tie_word_embeddings=True,
         initializer_range=0.04,
         eos_token_id=IDS[EOS],
