@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from broker.lifeline import child_environment
 from stages.reward.verdicts import Answer, Request, framed, take_answers
-from stages.service.lifeline import child_environment
 
 READ_BYTES = 1 << 16
 

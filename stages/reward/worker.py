@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable
 from typing import BinaryIO
 
+from broker.lifeline import die_with_parent
 from schemas.errors import VerifierFailure
 from stages.reward.verdicts import Answer, Begin, Begun, Judge, Judged, Refused, Request, framed, length_of, request_of
 from stages.reward.verifier import LoadedVerifier, load_verifier
-from stages.service.lifeline import die_with_parent
 
 REASON_CHARACTERS = 500
 """Of an exception's text: enough to recognise it, small enough for a journal that keeps every failure."""

@@ -105,9 +105,10 @@ class Rollout:
 
     def hello(self) -> Ready:
         """No window before the first receipt: a replica that starts late has the current version before its first turn."""
+        sessions = tuple(self._sessions)
         if self._installed is None:
-            return Ready(windows={})
-        return Ready(windows={"turns": self._window}, installed=self._installed.number)
+            return Ready(sessions=sessions)
+        return Ready(windows={"turns": self._window}, installed=self._installed.number, sessions=sessions)
 
     def deliver(self, delivery: Delivery) -> None:
         try:

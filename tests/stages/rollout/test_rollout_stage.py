@@ -236,6 +236,14 @@ def test_a_receipt_is_recomputed_from_the_tensors_in_use(tmp_path: Path) -> None
         install(Replica(FakeEngine(), weights), an_install(tmp_path / "v3"))
 
 
+def test_a_hello_names_the_sessions_that_are_held(begun: tuple[Rollout, FakeLink, Replica]) -> None:
+    stage, _, _ = begun
+    stage.deliver(a_turn(41, [1], ticket=7, attempt=2))
+    stage.deliver(a_turn(42, [1], ticket=8))
+    stage.order(CloseSession(ticket=8, attempt=1), ())
+    assert stage.hello().sessions == ((7, 2),)
+
+
 def test_statistics_count_turns_and_tokens(begun: tuple[Rollout, FakeLink, Replica]) -> None:
     stage, _, _ = begun
     stage.deliver(a_turn(41, [1]))
