@@ -1,0 +1,108 @@
+"""The command line as a user meets it: whole processes, exit codes, one clear line."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.schemas.config.builders import a_file
+
+HOUSE = Path(__file__).resolve().parents[2]
+COMMANDS = ("up", "check", "broker", "env", "rollout", "reward", "reference", "actor-train", "weight-sync", "host")
+
+
+def tidemill(*arguments: str, cwd: Path = HOUSE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tools", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(HOUSE), "TERM": "dumb", "COLUMNS": "120"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], *words: str, runs: Path) -> None:
+    """Exit code 2, one line that says it all, and nothing started."""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("tidemill: ")
+    for word in words:
+        assert word in line
+    assert result.returncode == 2
+    assert not runs.exists()
+
+
+def test_help_lists_what_works() -> None:
+    result = tidemill("--help")
+    assert result.returncode == 0
+    for command in COMMANDS:
+        assert command in result.stdout
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    probe = "import sys, tools.command; print(*[n for n in ('torch', 'transformers', 'zmq', 'numpy') if n in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", probe], cwd=HOUSE, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
+
+
+@pytest.mark.parametrize("command", ["up", "check"])
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("schedule.kindd=sync", ("schedule.kindd", "unknown key", "kind")),
+        ("schedule.steps=many", ("schedule.steps",)),
+        ("schedule.kind=pipelined", ("schedule.kind", "not built yet")),
+        ("model.path=/nowhere/model", ("model.path", "/nowhere/model")),
+    ],
+)
+def test_a_wrong_key_type_value_or_path_is_one_line_and_starts_nothing(
+    command: str, override: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = tidemill(command, str(a_file(tmp_path)), "--set", override, cwd=tmp_path)
+    assert_refused(result, *words, runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("command", ["up", "check"])
+def test_a_missing_file_is_one_line(command: str, tmp_path: Path) -> None:
+    assert_refused(tidemill(command, "nowhere.toml", cwd=tmp_path), "nowhere.toml", runs=tmp_path / "runs")
+
+
+def test_a_predicted_deadlock_starts_nothing(tmp_path: Path) -> None:
+    result = tidemill("up", str(a_file(tmp_path)), "--set", "broker.budget_bytes=1", cwd=tmp_path)
+    assert_refused(result, "broker.budget_bytes", "set at least", runs=tmp_path / "runs")
+
+
+def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        override = f"broker.endpoint={endpoint}"
+        result = tidemill("up", str(a_file(tmp_path)), "--set", override, cwd=tmp_path)
+    assert_refused(result, endpoint, "choose another port", runs=tmp_path / "runs")
+
+
+def test_a_name_that_is_taken_starts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    result = tidemill("up", str(a_file(tmp_path)), "--name", "mine", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "another --name" in result.stderr
+    assert list((tmp_path / "runs" / "mine").iterdir()) == []
+
+
+def test_check_shows_what_each_process_will_see(tmp_path: Path) -> None:
+    result = tidemill("check", str(a_file(tmp_path)), "--set", "host.slots=2", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "── rollout: 1 process" in result.stdout
+
+
+def test_check_ends_with_2_where_the_run_could_not_go_on(tmp_path: Path) -> None:
+    result = tidemill("check", str(a_file(tmp_path)), "--set", "schedule.members=1", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "error: schedule.members" in result.stdout
+
+
+def test_a_package_of_ours_that_another_one_shadows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "__init__.py").touch()
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{HOUSE}"}
+    command = [sys.executable, str(HOUSE / "tools" / "__main__.py"), "--help"]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "package 'broker' would come from" in result.stderr

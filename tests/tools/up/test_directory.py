@@ -1,0 +1,85 @@
+"""The run directory: real files."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from schemas.config import PipelineConfig
+from schemas.errors import ConfigError
+from schemas.lock import LOCK_FILE
+from tests.schemas.config.builders import a_config
+from tools.up.directory import forget_the_end, held, name_for, new_run_directory, run_directory_to_resume, with_name
+
+
+def a_run(folder: Path, *overrides: str) -> PipelineConfig:
+    return a_config(folder, f"run.directory={folder / 'runs'}", *overrides)
+
+
+def test_a_run_without_a_name_is_called_after_its_pipeline_and_the_time() -> None:
+    assert name_for("calculator", time.struct_time((2026, 3, 1, 9, 5, 7, 0, 0, 0))) == "calculator-20260301-090507"
+
+
+def test_two_runs_of_one_second_get_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.up.directory.name_for", lambda pipeline, moment: f"{pipeline}-now")
+    first, second = with_name(a_run(tmp_path)), None
+    new_run_directory(first)
+    second = with_name(a_run(tmp_path))
+    assert (first.run.name, second.run.name) == ("small-now", "small-now-2")
+
+
+def test_a_run_directory_is_complete_from_the_start(tmp_path: Path) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    path = new_run_directory(config)
+    assert PipelineConfig.model_validate(json.loads((path / "config.json").read_text())) == config
+    assert (path / "schema.lock").read_bytes() == LOCK_FILE.read_bytes()
+    assert (path / "logs").is_dir()
+
+
+def test_a_run_directory_is_never_reused(tmp_path: Path) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    new_run_directory(config)
+    with pytest.raises(ConfigError, match="exists already.*another --name, or --resume"):
+        new_run_directory(config)
+
+
+def test_a_run_that_was_cut_off_is_resumed_where_it_lies(tmp_path: Path) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    path = new_run_directory(config)
+    assert run_directory_to_resume(config) == path
+
+
+def test_a_stopped_run_is_resumed_and_its_summary_taken_away(tmp_path: Path) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    (new_run_directory(config) / "summary.json").write_text('{"ended": "stopped"}')
+    path = run_directory_to_resume(config)
+    forget_the_end(path)
+    assert not (path / "summary.json").exists()
+
+
+@pytest.mark.parametrize("ending", ["done", "failed"])
+def test_a_run_that_has_ended_is_not_resumed(tmp_path: Path, ending: str) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    (new_run_directory(config) / "summary.json").write_text(json.dumps({"ended": ending}))
+    with pytest.raises(ConfigError, match="has ended"):
+        run_directory_to_resume(config)
+
+
+def test_a_run_keeps_its_configuration(tmp_path: Path) -> None:
+    new_run_directory(a_run(tmp_path, "run.name=first"))
+    with pytest.raises(ConfigError, match="schedule.steps is 7 now, but 24"):
+        run_directory_to_resume(a_run(tmp_path, "run.name=first", "schedule.steps=7"))
+
+
+@pytest.mark.parametrize(("name", "words"), [("", "which run"), ("nowhere", "holds no run")])
+def test_there_must_be_a_run_to_resume(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run_directory_to_resume(a_run(tmp_path, f"run.name={name}" if name else "run.seed=1"))
+
+
+def test_a_run_is_run_by_one_command_at_a_time(tmp_path: Path) -> None:
+    with held(tmp_path), pytest.raises(ConfigError, match="another `tidemill up`"), held(tmp_path):
+        raise AssertionError("both hold it")
+    with held(tmp_path):
+        pass

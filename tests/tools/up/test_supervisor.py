@@ -1,0 +1,180 @@
+"""`tidemill up`'s supervisor with real processes: a small broker that only answers, and a host that only waits."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from stages.host.restarts import RestartPolicy
+from tools.up.snapshot import Snapshot
+from tools.up.supervisor import Commands, Supervisor
+from tools.up.watch import Finish, Outcome, Watch
+
+HOUSE = Path(__file__).resolve().parents[3]
+FAKE_BROKER = Path(__file__).with_name("fake_broker.py")
+HOST = "from broker.lifeline import die_with_parent; import signal; die_with_parent(); print('host', flush=True); signal.pause()"
+PATIENCE_S = 20.0
+"""A bound, never a measure."""
+
+
+@dataclass
+class Watcher:
+    """A view that remembers, and acts when it sees the run."""
+
+    act: Callable[[dict[str, int]], None] = lambda own: None
+    notes: list[str] = field(default_factory=list)
+    pids: dict[str, set[int]] = field(default_factory=lambda: {"broker": set(), "host": set()})
+    seen: list[Snapshot] = field(default_factory=list)
+
+    def show(self, snapshot: Snapshot, own: dict[str, int]) -> None:
+        for name, pid in own.items():
+            self.pids[name].add(pid)
+        self.seen.append(snapshot)
+        self.act(own)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Rig:
+    """A run directory and a socket for one supervised run."""
+
+    directory: Path
+    endpoint: str
+
+    def commands(self, ending: str, host: str = HOST) -> Commands:
+        broker = [sys.executable, str(FAKE_BROKER), self.endpoint, str(self.directory), ending]
+        return Commands(broker=broker, host=[sys.executable, "-c", host])
+
+    def run(self, ending: str, watcher: Watcher, limit: int = 2, host: str = HOST) -> Finish:
+        watch = Watch(RestartPolicy(limit=limit, first_s=0.01, most_s=0.02))
+        return Supervisor(self.directory, self.endpoint, self.commands(ending, host), watch, watcher).run()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    monkeypatch.chdir(HOUSE)
+    monkeypatch.setenv("PYTHONPATH", str(HOUSE))
+    with tempfile.TemporaryDirectory(prefix="tidemill-", dir="/tmp") as folder:  # a socket's path must be short
+        yield Rig(tmp_path, f"ipc://{folder}/broker")
+
+
+def gone(pid: int) -> bool:
+    """Waits, within a bound, for any process to be gone."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], PATIENCE_S)[0])
+    finally:
+        os.close(pidfd)
+
+
+def assert_nothing_is_left(watcher: Watcher) -> None:
+    for pid in watcher.pids["broker"] | watcher.pids["host"]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def interrupt(own: dict[str, int]) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_that_ends_leaves_no_process(rig: Rig) -> None:
+    watcher = Watcher()
+    assert rig.run("done", watcher) == Finish(Outcome.ENDED)
+    assert watcher.seen[0].step == 1
+    assert_nothing_is_left(watcher)
+
+
+def test_a_run_that_fails_is_not_tried_again(rig: Rig) -> None:
+    watcher = Watcher()
+    assert rig.run("fail", watcher) == Finish(Outcome.FAILED)
+    assert len(watcher.pids["broker"]) == 1
+    assert_nothing_is_left(watcher)
+
+
+def test_ctrl_c_asks_the_broker_to_end_the_run(rig: Rig) -> None:
+    watcher = Watcher(act=interrupt)
+    assert rig.run("wait", watcher) == Finish(Outcome.STOPPED)
+    assert_nothing_is_left(watcher)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_ends_a_broker_that_does_not_listen(rig: Rig) -> None:
+    watcher = Watcher(act=interrupt)  # at each status, so again at the next
+    assert rig.run("deaf", watcher) == Finish(Outcome.CUT_OFF)
+    assert_nothing_is_left(watcher)
+
+
+def test_a_broker_that_is_killed_is_started_again_and_the_run_goes_on(rig: Rig) -> None:
+    def kill_first(own: dict[str, int]) -> None:
+        if len(watcher.pids["broker"]) == 1:
+            os.kill(own["broker"], signal.SIGKILL)
+        else:
+            interrupt(own)
+
+    watcher = Watcher(act=kill_first)
+    assert rig.run("wait", watcher) == Finish(Outcome.STOPPED)
+    assert len(watcher.pids["broker"]) == 2
+    assert "broker ended by signal 9; it is started again" in watcher.notes
+    assert_nothing_is_left(watcher)
+
+
+def test_a_host_that_is_killed_is_started_again(rig: Rig) -> None:
+    def kill_first(own: dict[str, int]) -> None:
+        if len(watcher.pids["host"]) == 1:
+            os.kill(own["host"], signal.SIGKILL)
+        elif "host" in own:
+            interrupt(own)
+
+    watcher = Watcher(act=kill_first)
+    assert rig.run("wait", watcher) == Finish(Outcome.STOPPED)
+    assert len(watcher.pids["host"]) == 2
+    assert_nothing_is_left(watcher)
+
+
+def test_a_broker_that_goes_on_crashing_ends_the_run_under_its_name(rig: Rig) -> None:
+    watcher = Watcher()
+    finish = rig.run("crash", watcher, limit=1)
+    assert (finish.outcome, finish.blamed) == (Outcome.FAILED, "broker")
+    assert_nothing_is_left(watcher)
+
+
+def test_a_host_that_refuses_its_input_ends_the_run_with_its_last_words(rig: Rig) -> None:
+    watcher = Watcher()
+    watch = Watch(RestartPolicy())
+    commands = rig.commands("wait", host="print('no such pipeline'); raise SystemExit(2)")
+    supervisor = Supervisor(rig.directory, rig.endpoint, commands, watch, watcher)
+    finish = supervisor.run()
+    assert (finish.outcome, finish.blamed) == (Outcome.FAILED, "host")
+    assert supervisor.last_lines("host") == ("no such pipeline",)
+
+
+def test_kill_9_of_tidemill_up_leaves_no_process(rig: Rig) -> None:
+    code = (
+        "import os\n"
+        "from pathlib import Path\n"
+        "from stages.host.restarts import RestartPolicy\n"
+        "from tests.tools.up.test_supervisor import Rig, Watcher\n"
+        "tell = lambda own: print(*own.values(), flush=True) if len(own) == 2 else None\n"
+        f"Rig(Path({str(rig.directory)!r}), {rig.endpoint!r}).run('deaf', Watcher(act=tell))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=HOUSE, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        pids = [int(pid) for pid in up.stdout.readline().split()]
+        up.kill()
+        up.wait()
+        assert len(pids) == 2
+        assert all(gone(pid) for pid in pids)
