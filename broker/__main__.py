@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from broker.core.events import Started
+from broker.core.settings import settings_from_config
 from broker.driver import Driver
 from broker.journal import Journal
 from broker.lifeline import die_with_parent
@@ -42,8 +43,8 @@ def main() -> int:
     configure_logs(process="broker")
     try:
         return serve(arguments.run_directory.resolve(), json.loads(arguments.config.read_text()), arguments.endpoint)
-    except (OSError, ValueError, KeyError, ConfigError) as error:
-        print(f"broker: {type(error).__name__}: {error}", file=sys.stderr)
+    except (OSError, ConfigError, json.JSONDecodeError) as error:
+        print(f"broker: {error}", file=sys.stderr)
         return 2
     except (JournalError, InvariantError) as error:
         structlog.get_logger().error("broker_stopped", error=str(error))
@@ -53,7 +54,11 @@ def main() -> int:
 
 def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
     """Runs the broker until its run has ended."""
-    broker = config["broker"]
+    try:
+        settings_from_config(config)
+        broker = config["broker"]
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"the resolved config lacks {error}; it is written by `tidemill up` and read by this version only") from error
     journal = Journal(run_directory / "journal", broker["segment_bytes"])
     transport = Transport(endpoint or broker["endpoint"] or private_endpoint(), broker["max_frame_bytes"])
     reports = Reports(run_directory)

@@ -133,9 +133,10 @@ def _apply(crank: Crank, client: Client, commit: Commit) -> None:
         _acknowledge(crank, lease_id)
     for failure in commit.fails:
         leases.report_failure(crank, failure)
+    before = len(crank.out)
     kept = tuple(_put(crank, client, header) for header in commit.puts)
-    if kept:
-        crank.out.append(Keep(kept))
+    if kept:  # ahead of what the puts caused: an install is sent on in the same step
+        crank.out.insert(before, Keep(kept))
 
 
 def _acknowledge(crank: Crank, lease_id: int) -> None:

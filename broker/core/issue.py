@@ -57,12 +57,13 @@ def _seed(run_seed: int, purpose: str, task_index: int, version: int | None) -> 
     return mixed >> 1
 
 
-def admit_training(crank: Crank, version_in_use: int | None) -> None:
-    """Admits as many training groups as the admission policy allows now."""
+def admit_training(crank: Crank, in_use: list[int]) -> None:
+    """Admits as many training groups as the admission policy allows now. `in_use`: the versions that replicas have receipts for."""
     state = crank.state
     settings, trainer = state.settings, state.trainer
     view = AdmissionView(
-        schedule=settings.schedule, committed_step=trainer.step, version_in_use=version_in_use, steps=settings.steps,
+        schedule=settings.schedule, committed_step=trainer.step, newest_in_use=max(in_use, default=None),
+        oldest_in_use=min(in_use, default=None), steps=settings.steps,
         groups_per_step=settings.groups_per_step, max_lag=settings.max_lag, admitted=state.groups_admitted,
         room_bytes=settings.budget_bytes - state.ledger.charged, group_bytes=settings.members * ticket_bytes(state),
     )  # fmt: skip

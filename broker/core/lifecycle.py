@@ -71,7 +71,7 @@ def _leave_starting(crank: Crank) -> None:
 def _run(crank: Crank) -> None:
     state = crank.state
     if not _eval_tickets_waiting(state):
-        issue.admit_training(crank, versions.in_use(state))
+        issue.admit_training(crank, versions.all_in_use(state))
     if crank.plan_due:
         plans.advance(crank)
     if state.trainer.step >= state.settings.steps and state.trainer.idle:

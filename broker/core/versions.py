@@ -132,7 +132,11 @@ def on_install_failed(crank: Crank, client: Client, failure: InstallFailed) -> N
     offer(crank, client)
 
 
+def all_in_use(state: State) -> list[int]:
+    """The versions that connected replicas have receipts for."""
+    return [c.installed for c in state.clients.values() if c.role == Role.ROLLOUT and c.connected and c.installed is not None]
+
+
 def in_use(state: State) -> int | None:
     """The newest version that a connected replica has a receipt for."""
-    held = [c.installed for c in state.clients.values() if c.role == Role.ROLLOUT and c.connected and c.installed is not None]
-    return max(held, default=None)
+    return max(all_in_use(state), default=None)

@@ -1,7 +1,8 @@
 """Admission: how many groups of tickets may enter now.
 
 `async` (AReaL's capacity rule): with R groups a step and versions counted in steps, at most (version + max_lag + 1) * R groups may have been
-admitted, so a group that is trained in turn is at most `max_lag` versions old. `sync`: the R groups of the next step, once its version is
+admitted, where `version` is the oldest that any replica samples with: a group that is trained in turn is then at most `max_lag` versions old.
+Counting from the committed step instead would let the time that an install takes pass for lag that nobody bounded. `sync`: the R groups of the next step, once its version is
 in use, and no more. Both stop at the last step, and both stay within the one budget: room is charged here and nowhere else.
 Pure: numbers in, a number with its reasons out.
 """
@@ -16,8 +17,9 @@ class AdmissionView(Struct, frozen=True, kw_only=True):
 
     schedule: str
     committed_step: int
-    version_in_use: int | None
-    """The newest version that a replica has a receipt for."""
+    newest_in_use: int | None
+    """The newest version that a replica has a receipt for; None where no replica has any."""
+    oldest_in_use: int | None
     steps: int
     groups_per_step: int
     max_lag: int
@@ -51,7 +53,9 @@ def admit(view: AdmissionView) -> Admission:
 
 def _allowed(view: AdmissionView) -> tuple[int, str]:
     if view.schedule == "sync":
-        if view.version_in_use is None or view.version_in_use < view.committed_step:
+        if view.newest_in_use is None or view.newest_in_use < view.committed_step:
             return view.committed_step * view.groups_per_step, "version not in use"
         return (view.committed_step + 1) * view.groups_per_step, "round"
-    return (view.committed_step + view.max_lag + 1) * view.groups_per_step, "max_lag"
+    if view.oldest_in_use is None:
+        return view.committed_step * view.groups_per_step, "version not in use"
+    return (view.oldest_in_use + view.max_lag + 1) * view.groups_per_step, "max_lag"

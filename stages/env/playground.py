@@ -71,10 +71,11 @@ class Playground:
     def blocked_s(self) -> float:
         """Seconds for which the loop has not answered; 0 while it does. Each call asks anew once the last was answered."""
         now = self._clock()
-        if self._asked_at is None:
-            self._asked_at = now
+        asked_at = self._asked_at  # read once: the loop's thread clears it
+        if asked_at is None:
+            self._asked_at = asked_at = now
             self._loop.call_soon_threadsafe(self._pong)
-        return now - self._asked_at
+        return now - asked_at
 
     def blocker(self) -> str:
         """Name of the session that runs at this moment; empty between two."""
