@@ -79,6 +79,7 @@ class ActorTrain:
         self.link = link
         self.settings = train_settings(welcome.config)
         self._load()
+        self.unannounced = True
         self.idle_since = self.clock()
 
     def _load(self) -> None:
@@ -93,13 +94,15 @@ class ActorTrain:
         log.info("resumed from a checkpoint", step=self.step, lineage=self.lineage)
 
     def hello(self) -> Ready:
-        """What memory holds is made durable first: the broker takes `resume_step` for a checkpoint."""
-        if self.in_hand is not None and self.in_hand.phase is Phase.COMMITTED:
-            self._apply(self.in_hand)
-        if self.saved < self.step:
-            self._save()
-        self.unannounced = True
-        return Ready(resume_step=self.step, grants=() if self.grant is None else (self.grant,))
+        """Of a new process, `step` is that of its checkpoint.
+
+        After a reconnect it is what memory holds, which is not lost.
+        """
+        return Ready(
+            resume_step=self.step,
+            step_in_hand=None if self.in_hand is None else self.in_hand.plan.step,
+            grants=() if self.grant is None else (self.grant,),
+        )
 
     def drained(self) -> bool:
         """Only asked once a drain was ordered: from then on, `work` saves what no checkpoint holds yet."""
@@ -154,8 +157,6 @@ class ActorTrain:
         """After a reconnect the broker sends a plan that was under way once more."""
         if step.phase is Phase.VOTED:
             self._vote(step)
-        elif step.phase is Phase.PLANNED:
-            self.link.send(GrantAsked())
 
     def _ask_for_slot(self, step: StepInHand) -> None:
         if self.grant is None:
@@ -293,7 +294,11 @@ class ActorTrain:
         if self.version is None:
             self.version = publish_version(self.trainer.decoder, self._versions, self.lineage, self.step, self.settings.model_path)
             self.lineage = self.version.lineage
-        fields = {"newest_version": self.version.number, "priority": int(self.version.digest, 16)}
+        fields = {
+            "newest_version": self.version.number,
+            "lineage": self.version.lineage,
+            "weights": self.version.digest,
+        }
         self.link.commit(puts=[Put(queue="versions", record=self.version, fields=fields)])
         self.unannounced = False
 

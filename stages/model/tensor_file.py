@@ -7,11 +7,10 @@ crash. Knows no dtype beyond its name and size: bfloat16 needs no library that u
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import xxhash
@@ -41,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True):
     """One tensor in a file's header; offsets are bytes from the end of the header."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     data_offsets: tuple[int, int]
 
 
@@ -60,7 +59,7 @@ def file_tensors(file: Path | str) -> tuple[TensorInfo, ...]:
         with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             return tuple(sorted(_hashed(mapped, str(file)), key=lambda info: info.name))
     except (OSError, ValueError) as error:
-        raise (error if isinstance(error, CheckpointError) else CheckpointError(f"{file} cannot be read: {error}")) from error
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
 
 
 def _hashed(mapped: mmap.mmap, where: str) -> Iterator[TensorInfo]:
@@ -80,10 +79,10 @@ def _entries(mapped: mmap.mmap, where: str) -> tuple[dict[str, Entry], int]:
     if len(mapped) < 8 or size > min(HEADER_BYTES_MAX, len(mapped) - 8):
         raise CheckpointError(f"{where} is cut short: its header would have {size} bytes, the file has {len(mapped)}")
     try:
-        header: dict[str, Any] = json.loads(mapped[8 : 8 + size])
+        header = msgspec.json.decode(mapped[8 : 8 + size], type=dict[str, Any])
         header.pop("__metadata__", None)
         return msgspec.convert(header, dict[str, Entry]), 8 + size
-    except (ValueError, AttributeError, msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{where} has no readable safetensors header: {error}") from error
 
 

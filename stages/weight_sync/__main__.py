@@ -2,8 +2,8 @@
 
 import sys
 
-from stages.weight_sync.stage import WeightSync
 from stages.service.main import run
+from stages.weight_sync.stage import WeightSync
 
 if __name__ == "__main__":
     sys.exit(run(WeightSync()))

@@ -20,8 +20,10 @@ def a_trainer(path: Path, dtype: torch.dtype = torch.float64) -> Trainer:
     return Trainer(load_decoder(model, dtype), train_settings(a_config(model)))
 
 
-def gradients(trainer: Trainer, groups: list[list[Sample]], micro_batch_tokens: int = 10_000, **changes: object) -> dict[str, torch.Tensor]:
-    plan, _ = a_plan(changes.pop("step", 1), groups, **changes)
+def gradients(
+    trainer: Trainer, groups: list[list[Sample]], micro_batch_tokens: int = 10_000, step: int = 1, **changes: object
+) -> dict[str, torch.Tensor]:
+    plan, _ = a_plan(step, groups, **changes)
     samples = [sample for group in groups for sample in group]
     trainer.drop()
     for batch in micro_batches(training_sequences(plan, samples, True), micro_batch_tokens):

@@ -92,7 +92,7 @@ def test_a_new_trainer_publishes_the_starting_model_as_version_0(tmp_path: Path)
     assert Path(version.location) == tmp_path / "versions" / "0-0"
     assert directory_tensors(version.location) == version.tensors
     (put,) = bench.link.commits[0].puts
-    assert (put.header.newest_version, put.header.priority) == (0, int(version.digest, 16))
+    assert (put.header.newest_version, put.header.lineage, put.header.weights) == (0, 0, version.digest)
 
 
 def test_weights_change_only_after_the_commit(tmp_path: Path) -> None:
@@ -291,20 +291,30 @@ def test_a_grant_that_comes_too_late_goes_back_at_once(tmp_path: Path) -> None:
     assert [released.grant for released in bench.link.messages(GrantReleased)] == [9]
 
 
-def test_after_a_reconnect_the_version_is_put_again_and_a_plan_under_way_is_answered_again(tmp_path: Path) -> None:
+def test_after_a_reconnect_nothing_is_put_twice_and_the_step_in_hand_goes_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
+    assert bench.ready.step_in_hand is None
     work = steps(1)[0]
     assert bench.vote(work).ok
     ready = bench.stage.hello()
-    assert ready.resume_step == 0
+    assert (ready.resume_step, ready.step_in_hand) == (0, 1)
     bench.work()
-    assert [version.number for version in bench.link.records(Version)] == [0, 0]
-    bench.stage.order(work[0], work[1])
-    assert len(bench.link.messages(Voted)) == 2
+    assert [version.number for version in bench.link.records(Version)] == [0]
+    bench.stage.order(StepCommitted(step=1), ())
     bench.stage.order(StepCommitted(step=1), ())
     bench.work()
     bench.stage.order(StepCommitted(step=1), ())
     assert bench.stage.step == 1
+    assert (bench.stage.hello().resume_step, bench.stage.hello().step_in_hand) == (1, None)
+
+
+def test_a_plan_that_comes_twice_is_voted_on_again_and_computed_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    work = steps(1)[0]
+    first = bench.vote(work)
+    bench.stage.order(work[0], work[1])
+    assert bench.link.messages(Voted) == [first, first]
+    assert len(bench.link.messages(GrantAsked)) == 1
 
 
 def test_an_answer_that_the_broker_had_recorded_is_applied_once_the_gradient_is_there(tmp_path: Path) -> None:
@@ -315,16 +325,6 @@ def test_an_answer_that_the_broker_had_recorded_is_applied_once_the_gradient_is_
     bench.stage.order(Grant(grant=1), ())
     bench.work()
     assert bench.stage.step == 1
-
-
-def test_at_a_reconnect_what_memory_holds_is_made_durable_first(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, stages={"actor_train": {"checkpoint_every": 10}})
-    works = steps(2)
-    bench.commit(works[0])
-    bench.vote(works[1])
-    bench.stage.order(StepCommitted(step=2), ())
-    assert bench.stage.hello().resume_step == 2
-    assert checkpoint_path(tmp_path / "checkpoints", 2).exists()
 
 
 def test_a_drained_trainer_has_saved_all_it_has_learnt(tmp_path: Path) -> None:
@@ -406,13 +406,13 @@ def with_kept_ids(sample: Sample, decoder: Decoder, keep: int) -> Sample:
     """Top-k in plain numpy, the sampled token always among the kept; the k differs from token to token."""
     tokens = torch.from_numpy(sample.tokens.astype(np.int64))[None]
     with torch.no_grad():
-        logits_T_V = decoder(tokens)[0].double().numpy()
+        logits = decoder(tokens)[0].double().numpy()
     logprobs, ids, counts = np.zeros(len(sample.tokens)), [], []
     for at in np.flatnonzero(sample.loss_mask):
-        likeliest = np.argsort(-logits_T_V[at - 1])[: keep + at % 3]
+        likeliest = np.argsort(-logits[at - 1])[: keep + at % 3]
         kept = np.union1d(likeliest, sample.tokens[at])
-        chosen = logits_T_V[at - 1][kept]
-        logprobs[at] = logits_T_V[at - 1][sample.tokens[at]] - np.log(np.exp(chosen).sum())
+        chosen = logits[at - 1][kept]
+        logprobs[at] = logits[at - 1][sample.tokens[at]] - np.log(np.exp(chosen).sum())
         ids.append(kept)
         counts.append(len(kept))
     fields = {name: getattr(sample, name) for name in sample.__struct_fields__}

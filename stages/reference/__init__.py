@@ -1,0 +1,1 @@
+"""The reference stage: log-probs of samples under the frozen starting model."""

@@ -1,0 +1,1 @@
+"""What weight-sync decides, without files or clocks."""

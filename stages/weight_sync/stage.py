@@ -1,0 +1,133 @@
+"""The stage between trainer and replicas: versions in, install orders out.
+
+| consumes | produces | waits for | unblocked by |
+|---|---|---|---|
+| `versions` | `installs` | a version | actor-train |
+
+Promises: an install is ordered only for files that hash to their record; a version whose files do not is a failure
+with its reason, and no replica hears of it. Deletes what nobody can need any more. Imports no torch: files are
+hashed as bytes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from schemas.codec import Frame
+from schemas.edges import Role
+from schemas.errors import ModelError
+from schemas.messages import Abort, BrokerMessage, Failure, Welcome
+from schemas.records import Install, Version
+from stages.service.stage import Delivery, Link, Put, Ready
+from stages.weight_sync.core.retention import VersionName, doomed, version_name
+from stages.weight_sync.settings import WeightSyncSettings, weight_sync_settings
+from stages.weight_sync.verification import verify
+
+log = structlog.get_logger(__name__)
+
+WINDOW = 4
+"""Versions held at a time: they come one a step, and are worked off one by one."""
+
+
+class WeightSync:
+    role = Role.WEIGHT_SYNC
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.link: Link
+        self.settings: WeightSyncSettings
+        self.held: deque[Delivery] = deque()
+        self.newest: int | None = None
+        self.verified = 0
+        self.refused = 0
+        self.computed_s = 0.0
+
+    def start(self, welcome: Welcome, link: Link) -> None:
+        self.link = link
+        self.settings = weight_sync_settings(welcome.config)
+
+    def hello(self) -> Ready:
+        return Ready(windows={"versions": WINDOW})
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.held.append(delivery)
+
+    def order(self, message: BrokerMessage, frames: Sequence[Frame]) -> None:
+        if isinstance(message, Abort):
+            self.held = deque(delivery for delivery in self.held if delivery.lease != message.lease)
+        else:
+            log.debug("order has no meaning for this stage", order=type(message).__name__)
+
+    def work(self) -> bool:
+        """Verifies one version and orders its install, or refuses it."""
+        if not self.held:
+            return False
+        began = self.clock()
+        self._handle(self.held.popleft())
+        self.computed_s += self.clock() - began
+        return True
+
+    def _handle(self, delivery: Delivery) -> None:
+        version = delivery.record(Version)
+        try:
+            verify(version)
+        except (ModelError, OSError) as error:
+            self.refused += 1
+            log.warning("version refused", lineage=version.lineage, number=version.number, reason=str(error))
+            failure = Failure(lease=delivery.lease, boundary="weights", reason=str(error))
+            self.link.commit(fails=[failure])
+            return
+        self.verified += 1
+        self.newest = version.number
+        self.link.commit(acks=[delivery.lease], puts=[_install(version)])
+        self._prune(version)
+
+    def _prune(self, version: Version) -> None:
+        """Only beside the version just verified: other directories are not this stage's to judge."""
+        directory = Path(version.location).parent
+        names = [name for path in directory.iterdir() if (name := version_name(path.name)) is not None]
+        for name in doomed(names, version.number, self.settings.keep_versions, self.settings.max_lag):
+            self._delete(directory, name)
+
+    def _delete(self, directory: Path, name: VersionName) -> None:
+        """Renamed first: whoever lists versions never sees one that is half gone."""
+        aside = directory / f".{name}.deleted"
+        try:
+            (directory / str(name)).rename(aside)
+            shutil.rmtree(aside)
+        except OSError as error:
+            log.warning("version could not be deleted", version=str(name), reason=str(error))
+
+    def stats(self) -> dict[str, float]:
+        counts = {"held": len(self.held), "verified": self.verified, "refused": self.refused}
+        return {name: float(count) for name, count in counts.items()} | {"computed_s": self.computed_s}
+
+    def waiting(self) -> str:
+        return "" if self.held else "actor-train: a version after " + ("the start" if self.newest is None else str(self.newest))
+
+    def drained(self) -> bool:
+        return not self.held
+
+    def close(self) -> None:
+        self.held.clear()
+
+    def wake_fd(self) -> int | None:
+        return None
+
+
+def _install(version: Version) -> Put:
+    install = Install(
+        lineage=version.lineage,
+        number=version.number,
+        digest=version.digest,
+        location=version.location,
+        tensors=version.tensors,
+    )
+    fields = {"newest_version": version.number, "lineage": version.lineage, "weights": version.digest}
+    return Put(queue="installs", record=install, fields=fields)
