@@ -28,6 +28,7 @@ from torch.nn import functional
 from stages.model.checkpoint import fitted_state
 from stages.model.config import DecoderConfig
 from stages.model.decoder import rotary_tables
+from stages.model.fused import LayerWeights, fused, taken_apart
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,6 @@ class PackedBatch:
     """How many rows, from row 0 on, take one token."""
     chunks: Sequence[int]
     """Tokens of each following row, all at least 1; their sum and `steps` make N."""
-
-
-@dataclass(frozen=True)
-class _LayerWeights:
-    input_norm: Tensor
-    query_key_value: Tensor
-    query_key_value_bias: Tensor | None
-    query_key_norm: Tensor
-    """[query heads + key heads, D]: both norms side by side, so that queries and keys are normalised in one pass."""
-    output: Tensor
-    output_bias: Tensor | None
-    mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
 
 
 @dataclass(frozen=True)
@@ -127,10 +114,19 @@ class CachedDecoder:
         """Takes over weights under Hugging Face's names, all or nothing. Raises TensorMismatchError."""
         own = fitted_state(state, self.config, "install")
         own = {name: tensor.to(device=self.device, dtype=self.dtype) for name, tensor in own.items()}
-        layers = [self._fused(own, f"model.layers.{index}.") for index in range(self.config.num_hidden_layers)]
+        layers = [fused(own, f"model.layers.{index}.", self.config) for index in range(self.config.num_hidden_layers)]
         self._embedding = own["model.embed_tokens.weight"].clone()
         self._head = own["lm_head.weight"].clone() if "lm_head.weight" in own else self._embedding
         self._norm, self._layers = own["model.norm.weight"].clone(), layers
+
+    def tensors_in_use(self) -> dict[str, Tensor]:
+        """The weights that this decoder computes with, taken apart again under Hugging Face's names: what a digest may prove."""
+        state = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
+        if self._head is not self._embedding:
+            state["lm_head.weight"] = self._head
+        for index, weights in enumerate(self._layers):
+            state |= taken_apart(weights, f"model.layers.{index}.", self.config)
+        return state
 
     @torch.inference_mode()
     def logits(self, batch: PackedBatch, cache: Tensor, wanted: Tensor) -> Tensor:
@@ -145,29 +141,6 @@ class CachedDecoder:
             hidden = self._layer(weights, hidden, lines, place)
         hidden = self._normed(hidden[wanted], self._norm)
         return functional.linear(hidden, self._head).float()
-
-    def _fused(self, own: Mapping[str, Tensor], prefix: str) -> _LayerWeights:
-        def named(*names: str) -> Tensor:
-            return torch.cat([own[f"{prefix}{name}.weight"] for name in names])
-
-        def biases(*names: str) -> Tensor | None:
-            found = [own[f"{prefix}{name}.bias"] for name in names] if self.config.attention_bias else []
-            return torch.cat(found) if found else None
-
-        attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        query_norm = named("self_attn.q_norm").expand(self.config.num_attention_heads, -1)
-        key_norm = named("self_attn.k_norm").expand(self.config.num_key_value_heads, -1)
-        return _LayerWeights(
-            input_norm=named("input_layernorm"),
-            query_key_value=named(*attention),
-            query_key_value_bias=biases(*attention),
-            query_key_norm=torch.cat((query_norm, key_norm)),
-            output=named("self_attn.o_proj"),
-            output_bias=biases("self_attn.o_proj"),
-            mlp_norm=named("post_attention_layernorm"),
-            gate_up=named("mlp.gate_proj", "mlp.up_proj"),
-            down=named("mlp.down_proj"),
-        )
 
     def _place(self, batch: PackedBatch, capacity: int) -> _Place:
         sizes = torch.tensor([1] * batch.steps + list(batch.chunks), device=self.device)
@@ -207,7 +180,7 @@ class CachedDecoder:
     def _normed(self, states: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(states, weight.shape, weight, self.config.rms_norm_eps)
 
-    def _layer(self, weights: _LayerWeights, hidden: Tensor, lines: Tensor, place: _Place) -> Tensor:
+    def _layer(self, weights: LayerWeights, hidden: Tensor, lines: Tensor, place: _Place) -> Tensor:
         """One layer for packed `hidden` [N, hidden]; `lines` [rows, capacity, width] is its cache."""
         normed = self._normed(hidden, weights.input_norm)
         mixed = functional.linear(normed, weights.query_key_value, weights.query_key_value_bias)
@@ -217,7 +190,7 @@ class CachedDecoder:
         gate, up = functional.linear(self._normed(hidden, weights.mlp_norm), weights.gate_up).chunk(2, dim=-1)
         return hidden + functional.linear(functional.silu(gate) * up, weights.down)
 
-    def _written(self, weights: _LayerWeights, mixed: Tensor, lines: Tensor, place: _Place) -> Tensor:
+    def _written(self, weights: LayerWeights, mixed: Tensor, lines: Tensor, place: _Place) -> Tensor:
         """Splits [N, queries | keys | values], normalises and rotates, writes keys and values; returns queries."""
         config, count = self.config, mixed.shape[0]
         keys_width = config.num_key_value_heads * config.head_dim
@@ -236,9 +209,7 @@ class CachedDecoder:
         if place.steps is not None:
             parts.append(self._attend_steps(query[: place.steps.rows], lines, place.steps))
         if place.chunks is not None:
-            parts.append(
-                self._attend_chunks(query[query.shape[0] - place.chunks.lines.shape[0] :], lines, place.chunks)
-            )
+            parts.append(self._attend_chunks(query[query.shape[0] - place.chunks.lines.shape[0] :], lines, place.chunks))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _keys_values(self, lines: Tensor, rows: slice, visible: int) -> tuple[Tensor, Tensor]:

@@ -7,17 +7,31 @@ sampled so far. Knows no torch, no KV and no budget.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.records import no_tokens
 from stages.rollout.chance import mixed_seed
-from stages.rollout.engine import NearTie, TurnRequest
-from stages.rollout.sessions import Mark, Session
+from stages.rollout.engine import NearTie, TurnRequest, TurnResult
+from stages.rollout.sessions import Mark, Session, spans
 
 NO_TOKEN = -1
 """Pads the stop tokens of a row; equal to no token."""
+
+
+Answer = tuple[NDArray[np.int32], NDArray[np.float32], str]
+"""Tokens [n], log-probs [n] and finish reason."""
+
+
+class StepInput(NamedTuple):
+    """What one step computes; int64 arrays [N] and [rows that sample]."""
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    drawn: NDArray[np.int64]
+    """Indices of the tokens whose next one is drawn, in the order of the rows."""
 
 
 @dataclass
@@ -31,6 +45,26 @@ class RunningTurn:
     sample_marks: list[Mark] = field(default_factory=list)
     kept: list[NDArray[np.int32]] = field(default_factory=list)
     near_ties: list[NearTie] = field(default_factory=list)
+
+    def result(self, answer: Answer, now: float) -> TurnResult:
+        """Once the session is told what was sampled, and its KV is counted."""
+        tokens, logprobs, reason = answer
+        end = len(self.session.tokens)
+        return TurnResult(
+            turn_id=self.request.turn_id,
+            session=self.session.key,
+            context_tokens=end - len(tokens),
+            tokens=tokens,
+            logprobs=logprobs,
+            finish_reason=reason,
+            sample_spans=spans(self.sample_marks, end),
+            kv_spans=spans(self.session.kv_marks, self.session.filled),
+            kept_ids=np.concatenate(self.kept) if self.kept else no_tokens(),
+            kept_counts=np.array([len(ids) for ids in self.kept], np.int32),
+            near_ties=tuple(self.near_ties),
+            waiting_seconds=self.joined_at - self.submitted_at,
+            running_seconds=now - self.joined_at,
+        )
 
 
 class RunningRows:
@@ -97,9 +131,22 @@ class RunningRows:
         stopped = (tokens[:, None] == self.stop_tokens[:count]).any(axis=1)
         return np.flatnonzero(stopped | (self.sampled[:count] >= self.limit[:count]))
 
-    def stopped(self, row: int) -> bool:
-        """Whether the row's last token is one of its stop tokens."""
-        return bool((self.stop_tokens[row] == self.last_token[row]).any())
+    def answer(self, row: int) -> Answer:
+        """Copies of what the row has sampled, and why it would end now."""
+        count = int(self.sampled[row])
+        stopped = bool((self.stop_tokens[row] == self.last_token[row]).any())
+        return self.tokens[row, :count].copy(), self.logprobs[row, :count].copy(), "stop" if stopped else "length"
+
+    def packed(self, takes: NDArray[np.int64], ready: int) -> StepInput:
+        """Last tokens of the decoding rows, then the next `takes` context tokens of each joining row."""
+        tokens, positions = [self.last_token[: self.decoding]], [self.filled[: self.decoding]]
+        for row, take in enumerate(takes.tolist(), start=self.decoding):
+            start = int(self.filled[row])
+            tokens.append(self.turns[row].session.tokens[start : start + take].astype(np.int64))
+            positions.append(np.arange(start, start + take))
+        chunk_ends = self.decoding + np.cumsum(takes[: ready - self.decoding]) - 1
+        drawn = np.concatenate((np.arange(self.decoding), chunk_ends))
+        return StepInput(np.concatenate(tokens), np.concatenate(positions), drawn)
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
         numbers = (self.filled, self.last_token, self.seed, self.temperature, self.top_p, self.top_k)

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from schemas.errors import EngineError
-from schemas.records import no_tokens
 from stages.model.cached import CachedDecoder, PackedBatch
 from stages.model.config import DecoderConfig
 from stages.rollout.chance import uniforms
@@ -31,7 +30,7 @@ from stages.rollout.kv import KeyValueRows
 from stages.rollout.rows import RunningRows, RunningTurn
 from stages.rollout.sampling import Draws, SamplingRows, draw
 from stages.rollout.scheduling import KeyValueBudget, WaitingLine, chunk_sizes
-from stages.rollout.sessions import Session, SessionBook, mark, spans
+from stages.rollout.sessions import Session, SessionBook, mark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +148,10 @@ class TorchEngine:
             mark(turn.session.kv_marks, filled, version)
             mark(turn.sample_marks, len(turn.session.tokens) + int(self._rows.sampled[row]), version)
 
+    def tensors_in_use(self) -> dict[str, Tensor]:
+        """The weights of the next step under Hugging Face's names, for a receipt's digests."""
+        return self._decoder.tensors_in_use()
+
     def stats(self) -> EngineStats:
         running_tokens = int(self._rows.filled[: self._rows.count].sum())
         return EngineStats(
@@ -202,9 +205,10 @@ class TorchEngine:
 
     def _advance(self) -> list[TurnResult]:
         takes, ready = self._plan_chunks()
-        batch, wanted = self._pack(takes, ready)
-        logits = self._decoder.logits(batch, self._kv.buffer, wanted)
         rows = self._rows
+        tokens, positions, drawn = map(self._on_device, rows.packed(takes, ready))
+        batch = PackedBatch(tokens, positions, rows.decoding, takes.tolist())
+        logits = self._decoder.logits(batch, self._kv.buffer, drawn)
         rows.filled[: rows.decoding] += 1
         rows.filled[rows.decoding : rows.count] += takes
         self._counters.prefilled += int(takes.sum())
@@ -230,19 +234,6 @@ class TorchEngine:
     def _swap(self, one: int, other: int) -> None:
         self._kv.swap(one, other, int(max(self._rows.filled[one], self._rows.filled[other])))
         self._rows.swap(one, other)
-
-    def _pack(self, takes: np.ndarray, ready: int) -> tuple[PackedBatch, Tensor]:
-        """The packed batch, and the indices of its tokens whose next token is drawn."""
-        rows, steps = self._rows, self._rows.decoding
-        tokens, positions = [rows.last_token[:steps]], [rows.filled[:steps]]
-        for row, take in enumerate(takes.tolist(), start=steps):
-            start = int(rows.filled[row])
-            tokens.append(rows.turns[row].session.tokens[start : start + take].astype(np.int64))
-            positions.append(np.arange(start, start + take))
-        chunk_ends = steps + np.cumsum(takes[: ready - steps]) - 1
-        wanted = self._on_device(np.concatenate((np.arange(steps), chunk_ends)))
-        batch = PackedBatch(self._on_device(np.concatenate(tokens)), self._on_device(np.concatenate(positions)), steps, takes.tolist())
-        return batch, wanted
 
     def _on_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers).to(self._decoder.device)
@@ -272,28 +263,11 @@ class TorchEngine:
     # Leaving.
 
     def _finish(self, row: int, now: float) -> TurnResult:
-        rows, turn = self._rows, self._rows.turns[row]
-        count, context = int(rows.sampled[row]), len(turn.session.tokens)
-        tokens, logprobs = rows.tokens[row, :count].copy(), rows.logprobs[row, :count].copy()
-        reason = "stop" if rows.stopped(row) else "length"
+        turn, answer = self._rows.turns[row], self._rows.answer(row)
         session = self._stop_row(row)
-        self._sessions.close_turn(session, tokens)
+        self._sessions.close_turn(session, answer[0])
         self._rest(session)
-        return TurnResult(
-            turn_id=turn.request.turn_id,
-            session=session.key,
-            context_tokens=context,
-            tokens=tokens,
-            logprobs=logprobs,
-            finish_reason=reason,
-            sample_spans=spans(turn.sample_marks, context + count),
-            kv_spans=spans(session.kv_marks, session.filled),
-            kept_ids=np.concatenate(turn.kept) if turn.kept else no_tokens(),
-            kept_counts=np.array([len(ids) for ids in turn.kept], np.int32),
-            near_ties=tuple(turn.near_ties),
-            waiting_seconds=turn.joined_at - turn.submitted_at,
-            running_seconds=now - turn.joined_at,
-        )
+        return turn.result(answer, now)
 
     def _stop_row(self, row: int) -> Session[Tensor]:
         """Frees a row; its KV goes back to its session."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stages.model.cached import CachedDecoder, PackedBatch
+from stages.model.checkpoint import tensor_digests
 from stages.model.decoder import Decoder
 from stages.model.errors import TensorMismatchError
 from tests.stages.model.builders import a_decoder, both_models
@@ -18,16 +19,10 @@ def a_cached_decoder(decoder: Decoder) -> CachedDecoder:
     return CachedDecoder(decoder.config, decoder.state_dict(), max_positions=CAPACITY)
 
 
-def a_batch(
-    contexts: list[list[int]], filled: list[int], steps: int, chunks: list[int]
-) -> tuple[PackedBatch, torch.Tensor]:
+def a_batch(contexts: list[list[int]], filled: list[int], steps: int, chunks: list[int]) -> tuple[PackedBatch, torch.Tensor]:
     """Takes the next tokens of each context; `wanted` are all packed tokens."""
     sizes = [1] * steps + chunks
-    pairs = [
-        (context[at], at)
-        for context, start, size in zip(contexts, filled, sizes, strict=True)
-        for at in range(start, start + size)
-    ]
+    pairs = [(context[at], at) for context, start, size in zip(contexts, filled, sizes, strict=True) for at in range(start, start + size)]
     tokens, positions = (torch.tensor(column) for column in zip(*pairs, strict=True))
     return PackedBatch(tokens, positions, steps, chunks), torch.arange(len(pairs))
 
@@ -86,3 +81,9 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing() -> None:
     with pytest.raises(TensorMismatchError, match=r"model\.norm\.weight"):
         cached.install(wrong)
     assert torch.equal(cached.logits(batch, cached.new_cache(1, CAPACITY), wanted), before)
+
+
+@pytest.mark.parametrize("variant", [{}, {"tie_word_embeddings": False, "attention_bias": True}])
+def test_the_tensors_in_use_are_bit_for_bit_those_installed(variant: dict[str, object]) -> None:
+    decoder = a_decoder(**variant)
+    assert tensor_digests(a_cached_decoder(decoder).tensors_in_use()) == tensor_digests(decoder.state_dict())
