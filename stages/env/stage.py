@@ -180,15 +180,14 @@ class Env:
         return self._playground
 
     def _begin(self, delivery: Delivery) -> None:
-        header = delivery.header
+        header, ticket = delivery.header, delivery.record(Ticket)
         purpose: Purpose = header.purpose or "train"
         key = (header.ticket or 0, header.attempt or 0)
         fields = {name: getattr(header, name) for name in ("ticket", "group", "member", "attempt", "purpose")}
         self._held[key] = Held(delivery.lease, fields)
         self._of_lease[delivery.lease] = key
         self._counts.sessions += 1
-        ticket, member = delivery.record(Ticket), header.member or 0
-        opening = Opening(key, ticket, member, purpose, self._sampling[purpose], self._config.run.seed)
+        opening = Opening(key, ticket, header.member or 0, purpose, self._sampling[purpose], self._config.run.seed)
         self._running().start(opening)
 
     def _answer(self, delivery: Delivery) -> None:
