@@ -50,7 +50,10 @@ class CancelsItself(Echo):
 class Waits(Echo):
     """Never answers."""
 
+    entered = threading.Event()
+
     async def step(self, text: str) -> Observation | Done:
+        Waits.entered.set()
         await asyncio.Event().wait()
         raise AssertionError("not reached")
 

@@ -28,7 +28,7 @@ from tests.stages.env.builders import (
     an_action,
     work_until,
 )
-from tests.stages.env.environments import Answers, Blocks
+from tests.stages.env.environments import Answers, Blocks, Waits
 
 HERE = "tests.stages.env.environments"
 NEWLINE = CHARACTERS.index("\n")
@@ -235,11 +235,18 @@ def test_a_step_past_its_deadline_is_a_failure(begin: Callable[..., Play]) -> No
     assert play.link.commits[-1].fails[0].reason == "turn deadline: step took more than 0.01 s"
 
 
-def test_an_episode_past_its_deadline_is_truncated_not_failed(begin: Callable[..., Play]) -> None:
-    play = begin("Waits", stages__env={"episode_deadline_s": 0.5})
+def test_an_episode_past_its_deadline_is_truncated_not_failed(begin: Callable[..., Play], monkeypatch: pytest.MonkeyPatch) -> None:
+    play = begin("Waits", stages__env={"turn_deadline_s": 900.0, "episode_deadline_s": 300.0})
     play.stage.deliver(a_ticket(40))
     play.commits(1)
-    play.say("1\n", 50)
+    put = play.last_put()
+    play.stage.deliver(action_of(put, an_action(put, np.array([NEWLINE])), 50))
+    assert Waits.entered.wait(20)
+    loop = play.stage._running()._loop
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + 301.0)
+    loop.call_soon_threadsafe(lambda: None)
+    play.commits(2)
     assert play.link.commits[-1].acks == (50, 40)
     assert play.last_put().record.truncated
     assert play.last_put().header.truncated
