@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 import sys
 
 from stages.host.stage import Host, stage_command
@@ -10,10 +12,10 @@ from stages.service.main import run
 
 
 def main() -> int:
-    """The process's exit code. The service loop reads the same arguments and says what is wrong with them."""
+    """The process's exit code. The service loop reads the same arguments, and says what is wrong with them."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--broker", default="")
-    parser.add_argument("--name", default="host")
+    parser.add_argument("--name", default=f"{Host.role}-{socket.gethostname()}-{os.getpid()}")
     arguments, _ = parser.parse_known_args()
     return run(Host(stage_command(arguments.broker, arguments.name)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,10 +27,13 @@ from tools.up.watch import BROKER, Finish, Outcome, Watch
 EXIT_CODES = {Outcome.ENDED: 0, Outcome.FAILED: 1, Outcome.STOPPED: 130, Outcome.CUT_OFF: 130}
 """130 is what a shell shows for a command that Ctrl-C ended."""
 
+PIPE_WIDTH = 120
+"""Columns of the summary where no terminal says how wide it is."""
+
 
 def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     """The command's exit code. Raises ConfigError before anything is started."""
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     config = checked_config(file, overrides)
     for finding in findings_of(config):
         console.print(str(finding), markup=False, highlight=False)

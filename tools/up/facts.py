@@ -10,6 +10,8 @@ METRICS = (
     ("lag", "lag/mean", "{:.2f}"),
 )
 """Of the last step: what it is called, its metric, its form."""
+EMPTY = "0+0"
+"""A queue in which nothing waits and nothing is worked on."""
 
 
 def facts(snapshot: Snapshot, left_s: float | None) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.up.facts import clock, evaluation_under_way, facts, progress_line, queue_depths, stall_lines
+from tools.up.facts import EMPTY, clock, evaluation_under_way, facts, progress_line, queue_depths, stall_lines
 from tools.up.pace import Pace
 from tools.up.snapshot import ProcessRow, Snapshot
 
@@ -35,7 +35,7 @@ class Lines:
 
     def news(self, snapshot: Snapshot, now: float) -> list[str]:
         """Processes that came, became ready or went; phases; results of evaluations."""
-        lines = [line for row in snapshot.processes for line in self._process(row, now)]
+        lines = [line for row in snapshot.processes for line in self._process(row, snapshot, now)]
         for row in snapshot.evaluation:
             if row.accuracy is not None and row.done and row.version not in self._evaluated:
                 self._evaluated.add(row.version)
@@ -45,7 +45,7 @@ class Lines:
             lines.append(f"{clock(now - self._began)} {snapshot.phase}")
         return lines
 
-    def _process(self, row: ProcessRow, now: float) -> list[str]:
+    def _process(self, row: ProcessRow, snapshot: Snapshot, now: float) -> list[str]:
         before, self._states[row.name] = self._states.get(row.name), (row.state, row.pid)
         if before == (row.state, row.pid):
             return []
@@ -53,13 +53,13 @@ class Lines:
         if row.state == "ready":
             after = max(0.0, now - self._began - row.since_s)
             return [f"{row.name}: {row.role}, process {row.pid}, {where}, ready after {after:.1f} s"]
-        return [f"{row.name}: {row.state}"] if before is not None or row.state == "gone" else []
+        return [f"{row.name}: {row.state}"] if before is not None and not snapshot.ending else []
 
     def _progress(self, snapshot: Snapshot, now: float) -> str:
         playing = evaluation_under_way(snapshot)
         if playing is not None and not snapshot.step:
             return progress_line(playing)
         left_s = self._pace.left_s(snapshot.steps, now)
-        queues = " ".join(f"{name} {depth}" for name, depth in queue_depths(snapshot))
-        numbers = "  ".join(f"{name} {value}" for name, value in facts(snapshot, left_s))
-        return f"step {snapshot.step}/{snapshot.steps}  {numbers}  queues {queues}".rstrip()
+        pairs = [*facts(snapshot, left_s), *((name, depth) for name, depth in queue_depths(snapshot) if depth != EMPTY)]
+        numbers = "  ".join(f"{name} {value}" for name, value in pairs)
+        return f"step {snapshot.step}/{snapshot.steps}  {numbers}".rstrip()

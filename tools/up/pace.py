@@ -16,8 +16,8 @@ class Pace:
         self._seen: deque[tuple[int, float]] = deque(maxlen=RECENT_STEPS + 1)
 
     def saw(self, step: int, now: float) -> None:
-        """`step` optimizer steps are done at `now`."""
-        if not self._seen or step > self._seen[-1][0]:
+        """`step` optimizer steps are done at `now`. The first takes the start of everything with it and says nothing."""
+        if step and (not self._seen or step > self._seen[-1][0]):
             self._seen.append((step, now))
 
     def left_s(self, steps: int, now: float) -> float | None:

@@ -29,7 +29,7 @@ def test_a_step_is_one_line_with_its_numbers() -> None:
     (line,) = [line for line in some_lines().new(a_snapshot(), 101.0) if line.startswith("step")]
     assert line == (
         "step 3/24  reward 0.500  tool calls an episode 1.25  lag 0.75  accuracy 0.250 (version 0)  "
-        "goodput 1,234 trained tokens/s  queues turns 7+2"
+        "goodput 1,234 trained tokens/s  turns 7+2"
     )
 
 
