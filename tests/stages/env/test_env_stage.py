@@ -236,6 +236,7 @@ def test_a_step_past_its_deadline_is_a_failure(begin: Callable[..., Play]) -> No
 
 
 def test_an_episode_past_its_deadline_is_truncated_not_failed(begin: Callable[..., Play], monkeypatch: pytest.MonkeyPatch) -> None:
+    Waits.entered.clear()
     play = begin("Waits", stages__env={"turn_deadline_s": 900.0, "episode_deadline_s": 300.0})
     play.stage.deliver(a_ticket(40))
     play.commits(1)
@@ -363,6 +364,8 @@ def test_many_sessions_play_side_by_side(begin: Callable[..., Play]) -> None:
 
 
 def test_user_code_that_blocks_its_thread_is_noticed_and_named(tmp_path: Path) -> None:
+    Blocks.entered.clear()
+    Blocks.let_go.clear()
     now = [0.0]
     stage, link = Env(clock=lambda: now[0]), FakeLink()
     stage.start(a_welcome(a_model_directory(tmp_path), stages__env={"environment": f"{HERE}:Blocks"}), link)
