@@ -12,7 +12,7 @@ from broker.core.crank import Crank
 from broker.core.state import Client, Phase, State
 from schemas.edges import EDGES, Role
 from schemas.lock import schema_fingerprint
-from schemas.messages import PROTOCOL_VERSION, Bye, CloseSession, Drain, Heartbeat, Hello, Refuse, StopProcess, Welcome
+from schemas.messages import PROTOCOL_VERSION, Abort, Bye, CloseSession, Drain, Heartbeat, Hello, Refuse, StopProcess, Welcome
 
 
 def sender_of(crank: Crank, sender: str) -> Client | None:
@@ -93,7 +93,8 @@ def _register(crank: Crank, hello: Hello) -> Client:
 def _settle_leases(crank: Crank, client: Client, hello: Hello) -> tuple[int, ...]:
     """Leases that the client still holds go on; others of it go back; those it holds in error are returned."""
     mine = {lease.id for lease in crank.state.leases.values() if lease.client == client.name}
-    for lease in mine.difference(hello.holds):
+    for lease in sorted(mine.difference(hello.holds)):  # told so: its delivery may have crossed the hello, and would be worked on for nobody
+        crank.send(client.name, Abort(lease=lease))
         leases.lose(crank, lease, "not held")
     return tuple(lease for lease in hello.holds if lease not in mine)
 
@@ -149,13 +150,17 @@ def on_bye(crank: Crank, client: Client, bye: Bye) -> None:
     fleet.lose_client(crank, client, f"bye {bye.reason}".strip())
 
 
+START_SECONDS = 600.0
+"""A process that loads its model cannot heartbeat; after this long it will not come any more."""
+
+
 def watch(crank: Crank) -> None:
-    """Suspects and then gives up silent clients."""
+    """Suspects and then gives up silent clients; those that still start are given `START_SECONDS`."""
     settings = crank.state.settings
     for client in list(crank.state.clients.values()):
-        if not client.connected:
-            continue
         silence = crank.now - client.last_seen
+        if not client.connected or (not client.ready and silence < START_SECONDS):
+            continue
         if silence > settings.dead_s:
             fleet.lose_client(crank, client, f"silent for {silence:.1f} s")
         elif silence > settings.suspect_s and not client.suspect:
