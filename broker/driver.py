@@ -48,6 +48,7 @@ class Driver:
         self._began = time.monotonic()
         self._base = 0.0
         self._next_gauge = 0.0
+        self._tick_at = 0.0
         self._stop_reason = ""
         self._state = self._recover(started)
 
@@ -92,21 +93,23 @@ class Driver:
 
     def run(self) -> Failed | None:
         """Until the run has ended; returns why it failed, or None."""
-        tick_at = self.now()
         while self._running:
-            for identity, frames in self._transport.receive(tick_at - self.now()):
-                self._receive(identity, frames)
-            if self._stop_reason:
-                self._handle(Received(sender="broker/signal", message=StopAsked(reason=self._stop_reason)))
-                self._stop_reason = ""
-            if self.now() >= tick_at:
-                self._handle(Tick())
-                self._gauge()
-                tick_at = next_wake(self._state, self.now())
-                self._flush(force=True)
-            else:
-                self._flush()
+            self.turn()
         return self._ended
+
+    def turn(self) -> None:
+        """One turn of the loop: takes what arrived, or waits for it until the next tick."""
+        for identity, frames in self._transport.receive(self._tick_at - self.now()):
+            self._receive(identity, frames)
+        if self._stop_reason:
+            self._handle(Received(sender="broker/signal", message=StopAsked(reason=self._stop_reason)))
+            self._stop_reason = ""
+        tick_due = self.now() >= self._tick_at
+        if tick_due:
+            self._handle(Tick())
+            self._gauge()
+            self._tick_at = next_wake(self._state, self.now())
+        self._flush(force=tick_due)
 
     def stop(self, reason: str) -> None:
         """Ends the run as a client's `StopAsked` would; safe to call from a signal handler."""

@@ -83,6 +83,8 @@ def _put_problem(state: State, client: Client, header: Header) -> tuple[str, str
         return "role", f"a {client.role} may not put a {header.record} on {header.queue!r}"
     if header.pipeline != state.settings.pipeline:
         return "pipeline", f"{header.pipeline!r} is not carried here"
+    if not edge.of_ticket and header.ticket is not None:
+        return "bad_commit", f"a record of {header.queue!r} belongs to no ticket, yet names {header.ticket}"
     if not edge.of_ticket:
         return ("disk_full", "no room for what has no ticket") if state.disk_full else None
     ticket = state.tickets.get(header.ticket or 0)
@@ -110,6 +112,11 @@ def _pairing_problem(state: State, commit: Commit) -> tuple[str, str] | None:
             needed |= _causes(state, header.queue, header.ticket)
     if len(needed) != sum(len(_causes(state, header.queue, header.ticket)) for header in commit.puts if header.ticket is not None):
         return "bad_commit", "two puts for one lease"
+    failing = [state.messages[state.leases[failure.lease].message].header.ticket for failure in commit.fails]
+    going_on = {header.ticket for header in commit.puts}
+    twice = next((ticket for ticket in failing if ticket is not None and (ticket in going_on or failing.count(ticket) > 1)), None)
+    if twice is not None:
+        return "bad_commit", f"ticket {twice} fails, and fails again or goes on in the same commit"
     unmet = next(iter((needed - acked) | {pair for pair in acked - needed if pair[1] is not None}), None)
     if unmet is not None:
         return "bad_commit", f"{unmet[0]}: a lease of ticket {unmet[1]} and the put that answers it must stand in one commit"

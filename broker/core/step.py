@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.core import clients, commits, delivery, fleet, grants, leases, lifecycle, plans, versions
-from broker.core.actions import Action
+from broker.core.actions import Action, EndRun
 from broker.core.crank import Crank
 from broker.core.events import DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick
 from broker.core.settings import settings_from_config
 from broker.core.state import Client, Phase, State
 from schemas import messages as wire
+from schemas.edges import EDGES, Role
 
 
 def begin(started: Started, now: float) -> State:
@@ -59,9 +60,33 @@ def _received(crank: Crank, event: Received) -> None:
     client.last_seen, client.suspect = crank.now, False
     if isinstance(message, wire.Numbered) and not commits.takes_number(crank, client, message.epoch, message.seq):
         return
+    problem = _out_of_role(client, message)
+    if problem is not None:
+        crank.note("message_refused", client=client.name, detail=problem)
+        crank.send(client.name, wire.Refuse(reason="role", detail=problem, seq=getattr(message, "seq", None)))
+        return
     _HANDLERS[type(message)](crank, client, message)
     if isinstance(message, wire.Numbered) and not isinstance(message, wire.Commit):
         crank.send(client.name, wire.Committed(seq=message.seq))
+
+
+SAID_BY: dict[type, frozenset[str]] = {
+    wire.Voted: frozenset({Role.ACTOR_TRAIN}),
+    wire.CheckpointSaved: frozenset({Role.ACTOR_TRAIN}),
+    wire.Receipt: frozenset({Role.ROLLOUT, Role.REFERENCE}),
+    wire.InstallFailed: frozenset({Role.ROLLOUT, Role.REFERENCE}),
+    wire.ProcessExited: frozenset({Role.HOST}),
+}
+"""Messages that mean something from these roles alone; what a commit may put stands in `schemas/edges.py`."""
+
+
+def _out_of_role(client: Client, message: wire.ClientMessage) -> str | None:
+    """Why this client may not say this, if it may not."""
+    if client.role not in SAID_BY.get(type(message), (client.role,)):
+        return f"a {client.role} does not say {type(message).__name__}"
+    if isinstance(message, wire.Credit) and (message.queue not in EDGES or client.role not in EDGES[message.queue].consumers):
+        return f"a {client.role} does not consume {message.queue!r}"
+    return None
 
 
 def _malformed(crank: Crank, event: Malformed) -> None:
@@ -120,3 +145,5 @@ def _restarted(crank: Crank) -> None:
     for lease in state.leases.values():
         lease.deadline = max(lease.deadline, crank.now + state.settings.grace_s)
     lifecycle.reopen(crank)
+    if state.phase is Phase.CLOSED:  # it ended, and its process was killed before it could leave
+        crank.out.append(EndRun(state.failure))
