@@ -1,8 +1,11 @@
 """The thread on which all sessions of a process run: one asyncio loop, and the two queues between it and the stage's thread.
 
     stage thread                         playground thread
-    start, answer, stop  ──────────────► one coroutine per session
+    start, answer, stop ─ inbox ─ take ► one coroutine per session
     take  ◄── outbox, wake_fd ────────── Asked | Finished | Failed
+
+Both ways whatever has gathered is handed over at once: each hand-over costs a change of the interpreter's lock, 2 ms where both
+threads are busy.
 
 Owns: the thread, its loop, the wake-up descriptor. Promises: calls never block; what a session said before it was stopped may
 still come out of `take`, nothing after. Code of an environment that blocks its thread blocks every session; `blocked_s` tells.
@@ -32,7 +35,9 @@ class Playground:
     def __init__(self, make_session: MakeSession, clock: Callable[[], float] = time.monotonic) -> None:
         self._make_session = make_session
         self._clock = clock
+        self._inbox: list[Callable[[], None]] = []
         self._outbox: queue.SimpleQueue[Said | BaseException] = queue.SimpleQueue()
+        self._waking = False
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sessions: dict[SessionKey, tuple[Session, asyncio.Task[None]]] = {}
         self._loop = asyncio.new_event_loop()
@@ -41,19 +46,25 @@ class Playground:
         self._thread.start()
 
     def start(self, opening: Opening) -> None:
-        """Begins a session."""
-        self._loop.call_soon_threadsafe(self._start, opening)
+        """Begins a session, with the next `take`."""
+        self._inbox.append(partial(self._start, opening))
 
     def answer(self, key: SessionKey, answer: Answer) -> None:
-        """Hands an action to a session; one that is gone misses it."""
-        self._loop.call_soon_threadsafe(self._answer, key, answer)
+        """Hands an action to a session, with the next `take`; one that is gone misses it."""
+        self._inbox.append(partial(self._answer, key, answer))
 
     def stop(self, key: SessionKey) -> None:
-        """Cancels a session; it says nothing more."""
-        self._loop.call_soon_threadsafe(self._stop, key)
+        """Cancels a session, with the next `take`; it says nothing more after that."""
+        self._inbox.append(partial(self._stop, key))
 
     def take(self) -> list[Said]:
-        """All that sessions said since the last call. A fault of ours on the loop is raised here."""
+        """Hands over what has gathered, and returns all that sessions said since the last call.
+
+        A fault of ours on the loop is raised here.
+        """
+        if self._inbox:
+            calls, self._inbox = self._inbox, []
+            self._loop.call_soon_threadsafe(_call_all, calls)
         try:
             os.eventfd_read(self.wake_fd)
         except BlockingIOError:
@@ -131,4 +142,15 @@ class Playground:
 
     def _post(self, item: Said | BaseException) -> None:
         self._outbox.put(item)
+        if not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
         os.eventfd_write(self.wake_fd, 1)
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

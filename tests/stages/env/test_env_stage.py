@@ -242,6 +242,7 @@ def test_an_episode_past_its_deadline_is_truncated_not_failed(begin: Callable[..
     play.commits(1)
     put = play.last_put()
     play.stage.deliver(action_of(put, an_action(put, np.array([NEWLINE])), 50))
+    play.stage.work()
     assert Waits.entered.wait(20)
     loop = play.stage._running()._loop
     real = loop.time
@@ -374,6 +375,7 @@ def test_user_code_that_blocks_its_thread_is_noticed_and_named(tmp_path: Path) -
     play.commits(1)
     put = play.last_put()
     stage.deliver(action_of(put, an_action(put, np.array([NEWLINE])), 50))
+    stage.work()
     assert Blocks.entered.wait(20)
     assert stage.responsive()
     now[0] = 3.0
