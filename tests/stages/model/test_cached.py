@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def a_batch(contexts: list[list[int]], filled: list[int], steps: int, chunks: li
 
 
 @pytest.mark.parametrize("variant", [{}, {"tie_word_embeddings": False}, {"attention_bias": True}])
-def test_steps_and_chunks_equal_transformers_whole_forward(tmp_path: Path, variant: dict[str, object]) -> None:
+def test_steps_and_chunks_equal_transformers_whole_forward(tmp_path: Path, variant: dict[str, Any]) -> None:
     theirs, ours = both_models(tmp_path, **variant)
     seed = random.randrange(2**31)
     print(f"seed {seed}")
@@ -84,6 +85,6 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("variant", [{}, {"tie_word_embeddings": False, "attention_bias": True}])
-def test_the_tensors_in_use_are_bit_for_bit_those_installed(variant: dict[str, object]) -> None:
+def test_the_tensors_in_use_are_bit_for_bit_those_installed(variant: dict[str, Any]) -> None:
     decoder = a_decoder(**variant)
     assert tensor_digests(a_cached_decoder(decoder).tensors_in_use()) == tensor_digests(decoder.state_dict())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from stages.model.decoder import Decoder
 from tests.stages.model.builders import a_config, a_decoder, a_padded_batch, both_models
 
-VARIANTS = [
+VARIANTS: list[dict[str, Any]] = [
     {"tie_word_embeddings": True},
     {"tie_word_embeddings": False},
     {"attention_bias": True, "tie_word_embeddings": False},
@@ -17,7 +18,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_equal_transformers_over_a_padded_batch(tmp_path: Path, variant: dict[str, object]) -> None:
+def test_logits_equal_transformers_over_a_padded_batch(tmp_path: Path, variant: dict[str, Any]) -> None:
     theirs, ours = both_models(tmp_path, **variant)
     tokens, lengths = a_padded_batch(seed=1)
     mask = torch.arange(tokens.shape[1])[None, :] < lengths[:, None]
@@ -31,11 +32,14 @@ def test_gradients_equal_transformers(tmp_path: Path) -> None:
     theirs, ours = both_models(tmp_path)
     tokens, _ = a_padded_batch(seed=2)
     for logits in (theirs(input_ids=tokens).logits, ours(tokens)):
-        torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        torch.autograd.backward(loss)
     expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     for name, parameter in ours.named_parameters():
+        wanted = expected[name]
         assert parameter.grad is not None
-        assert torch.allclose(parameter.grad, expected[name], atol=1e-5), name
+        assert wanted is not None
+        assert torch.allclose(parameter.grad, wanted, atol=1e-5), name
 
 
 def test_padding_reaches_no_real_position() -> None:

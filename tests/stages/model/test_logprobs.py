@@ -70,5 +70,5 @@ def test_gradient_flows_through_kept_logprobs_and_not_through_entropy() -> None:
     kept = torch.stack((tokens[:, 1:], (tokens[:, 1:] + 1) % 40), dim=-1)
     logprobs, entropy = token_logprobs_and_entropy(decoder, tokens, lengths, 0.8, kept)
     assert not entropy.requires_grad
-    logprobs.sum().backward()
+    torch.autograd.backward(logprobs.sum())
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in decoder.parameters())
