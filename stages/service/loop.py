@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from broker.client import Client
 from schemas.codec import Frame, encode_record, make_header
-from schemas.errors import WireError
+from schemas.errors import TidemillError, WireError
 from schemas.messages import (
     Abort,
     BrokerMessage,
@@ -40,6 +40,10 @@ DRAIN_S = 2.0
 log = structlog.get_logger()
 
 
+class HungError(TidemillError):
+    """A stage whose own threads stand still for longer than the broker waits for a heartbeat."""
+
+
 @runtime_checkable
 class Watched(Protocol):
     """A stage whose work goes on in other threads: it says itself whether they move."""
@@ -59,6 +63,8 @@ class Loop:
         self._leases: set[int] = set()
         self._heartbeat_at = 0.0
         self._heartbeat_s = 1.0
+        self._dead_s = 10.0
+        self._hung_since: float | None = None
         self._draining_until: float | None = None
         self._busy_s = self._wait_s = 0.0
         self._pipeline = ""
@@ -119,10 +125,18 @@ class Loop:
             return
         self._heartbeat_at = now + self._heartbeat_s
         if isinstance(self._stage, Watched) and not self._stage.responsive():
-            log.warning("not_responsive", waiting=self._stage.waiting())
+            self._withhold(now)
             return
+        self._hung_since = None
         stats = {**self._stage.stats(), "busy_seconds": self._busy_s, "wait_seconds": self._wait_s, "cpu_seconds": time.process_time()}
         self._client.heartbeat(stats, self._stage.waiting())
+
+    def _withhold(self, now: float) -> None:
+        """A hung stage renews nothing; once the broker has given it up, it ends, so that its host starts another."""
+        self._hung_since = self._hung_since or now
+        log.warning("not_responsive", waiting=self._stage.waiting(), seconds=round(now - self._hung_since, 1))
+        if now - self._hung_since > self._dead_s:
+            raise HungError(f"{self._stage.waiting()}; nothing moved for {now - self._hung_since:.0f} s, so this process ends and is started anew")
 
     # --- what arrives -------------------------------------------------------------------------------------------------------
 
@@ -132,7 +146,7 @@ class Loop:
             return base
         ready: Ready = self._stage.hello()
         return replace(
-            base, ready=True, windows=ready.windows, holds=tuple(sorted(self._leases)), resume_step=ready.resume_step,
+            base, ready=True, windows=ready.windows, holds=tuple(sorted({*base.holds, *self._leases})), resume_step=ready.resume_step,
             step_in_hand=ready.step_in_hand, sessions=ready.sessions, installed=ready.installed, grants=ready.grants, slots=ready.slots,
             running=ready.running, user_code=ready.user_code,
         )  # fmt: skip
@@ -154,6 +168,7 @@ class Loop:
     def _on_welcome(self, welcome: Welcome) -> None:
         self._welcome = welcome
         self._heartbeat_s = welcome.heartbeat_s
+        self._dead_s = welcome.config["broker"]["dead_s"]
         self._pipeline = welcome.config["pipeline"]["name"]
         if not self._started:
             self._stage.start(welcome, self)
