@@ -73,7 +73,9 @@ def _supervise(config: PipelineConfig, directory: Path, endpoint: str, console: 
 
 def _say_the_end(finish: Finish, config: PipelineConfig, directory: Path, supervisor: Supervisor, console: Console) -> None:
     if (directory / SUMMARY).is_file():
-        console.print(summary_page(json.loads((directory / SUMMARY).read_text(encoding="utf-8")), directory))
+        summary = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
+        if summary["steps"] or finish.outcome is not Outcome.FAILED:  # zeros would only hide what failed
+            console.print(summary_page(summary, directory))
     match finish.outcome:
         case Outcome.FAILED:
             text = failure_text(_failure(finish, directory, supervisor), directory)

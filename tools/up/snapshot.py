@@ -84,8 +84,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def accuracy(self) -> EvaluationRow | None:
-        """The last evaluation that has a result."""
-        known = [row for row in self.evaluation if row.accuracy is not None]
+        """The last evaluation that is through."""
+        known = [row for row in self.evaluation if row.done and row.accuracy is not None]
         return known[-1] if known else None
 
 
