@@ -6,10 +6,10 @@ it holds, those included whose acknowledgement is still unanswered. One object i
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,9 @@ from schemas.errors import TidemillError
 from schemas.header import Header
 from schemas.lock import schema_fingerprint
 from schemas.records import Record
-from tools.sim.laws import Laws
+
+if TYPE_CHECKING:
+    from tools.sim.world import World
 
 HELLO_RETRY_S = 1.0
 DRAIN_LOOK_S = 0.05
@@ -51,19 +53,6 @@ class Delivery(Struct, frozen=True, kw_only=True):
     context: tuple[Frame, ...]
 
 
-class World(Protocol):
-    """What a process has of the world around it."""
-
-    now: float
-    laws: Laws
-    seed: int
-    refusals: Counter[str]
-
-    def at(self, when: float, call: Callable[[], None]) -> None: ...
-    def to_broker(self, client: FakeClient, message: wire.ClientMessage, frames: Sequence[Frame]) -> None: ...
-    def exited(self, client: FakeClient, code: int) -> None: ...
-
-
 class FakeClient:
     """Base of all fake stages."""
 
@@ -78,7 +67,7 @@ class FakeClient:
         self.draining_until: float | None = None
         self.leases: set[int] = set()
         self.config: dict[str, Any] = {}
-        self._outbox: OrderedDict[int, tuple[wire.Numbered, tuple[Frame, ...]]] = OrderedDict()
+        self._outbox: OrderedDict[int, tuple[wire.ClientMessage, tuple[Frame, ...]]] = OrderedDict()
         self._next_seq = 1
         self._epoch = 0
         self._hellos = 0
@@ -147,7 +136,7 @@ class FakeClient:
 
     def send(self, message: wire.Numbered, frames: Sequence[Frame] = ()) -> None:
         """A numbered message: kept until answered."""
-        numbered = replace(message, epoch=self._epoch, seq=self._next_seq)
+        numbered = cast(wire.ClientMessage, replace(message, epoch=self._epoch, seq=self._next_seq))
         self._outbox[self._next_seq] = (numbered, tuple(frames))
         self._next_seq += 1
         if self.welcomed:
@@ -255,7 +244,7 @@ class FakeClient:
             self.after(DRAIN_LOOK_S, self._leave_if_drained)
 
 
-def leases_of(message: wire.Numbered) -> tuple[int, ...]:
+def leases_of(message: wire.ClientMessage) -> tuple[int, ...]:
     """Leases that a message ends."""
     if isinstance(message, wire.Commit):
         return (*message.acks, *(failure.lease for failure in message.fails))

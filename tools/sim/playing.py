@@ -100,7 +100,8 @@ class FakeEnv(FakeClient):
             return
         words = np.array([session.rng.randrange(VOCABULARY) for _ in range(count(self.world.laws.heard_tokens, session.rng))], np.int32)
         before = np.concatenate(session.tokens) if session.tokens else no_tokens()
-        turn = Turn(context_digest=xxhash.xxh3_64_intdigest(before.tobytes()), sampling=SAMPLING, seed=session.rng.randrange(2**31), tokens=words)
+        digest = xxhash.xxh3_64_intdigest(before.tobytes())
+        turn = Turn(context_digest=digest, sampling=SAMPLING, seed=session.rng.randrange(2**31), tokens=words)
         session.turn, session.asked = session.turn + 1, True
         fields = {**carried(session.header), "turn": session.turn, "context_tokens": int(before.size), "new_tokens": int(words.size)}
         session.hear(words, said=False)
@@ -200,7 +201,7 @@ class FakeRollout(FakeClient):
         sent = [np.frombuffer(frame, np.int32) for frame in delivery.context]
         context = np.concatenate([ours[: delivery.held_tokens], *sent]).astype(np.int32)
         if delivery.held_tokens > ours.size or xxhash.xxh3_64_intdigest(context.tobytes()) != turn.context_digest:
-            raise SimulationError(f"{self.name} at {self.world.now:.3f} s: the context of session {key}, turn {header.turn}, is not its env's")
+            raise SimulationError(f"{self.name} at {self.world.now:.3f} s: the context of {key}, turn {header.turn}, is not its env's")
         self.world.disk.context_checks += 1
         rng = random_of(turn.seed, "said")
         self._batch[delivery.lease] = Decoding(header, np.concatenate([context, turn.tokens]), count(self.world.laws.said_tokens, rng))

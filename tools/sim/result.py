@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from broker.core.evaluations import accuracy
 from broker.core.ledger import in_flight
-from broker.core.state import Failed, Ledger, State
+from broker.core.state import Evaluation, Failed, Ledger, State
 
 if TYPE_CHECKING:
     from tools.sim.world import World
@@ -67,7 +67,13 @@ def result_of(world: World) -> Result:
         lags=dict(sorted(lags.items())), masked_tokens=sum(training.masked for training in applied.values()),
         trainer_idle_share=max(0.0, 1.0 - disk.busy_s / window) if window > 0 else 0.0, first_plan_at=disk.first_plan_at,
         last_step_at=disk.last_step_at, ended_at=world.now,
-        evaluations=tuple(Evaluated(e.version, e.problems, accuracy(e), (e.ended_at or world.now) - e.started_at) for e in state.evaluations),
+        evaluations=tuple(evaluated(evaluation, world.now) for evaluation in state.evaluations),
         trained={step: training.tickets for step, training in applied.items()}, decisions=dict(driver.notes),
         refusals=dict(world.refusals), deaths=dict(world.deaths), events=driver.events, core_seconds=driver.core_seconds, state=state,
     )  # fmt: skip
+
+
+def evaluated(evaluation: Evaluation, now: float) -> Evaluated:
+    """One evaluation, as far as it has come."""
+    ended_at = evaluation.ended_at if evaluation.ended_at is not None else now
+    return Evaluated(evaluation.version, evaluation.problems, accuracy(evaluation), ended_at - evaluation.started_at)

@@ -1,4 +1,7 @@
-"""Reward, reference, actor-train and weight-sync as laws. Weights are a digest of all that was trained, so that a step made again is the same."""
+"""Reward, reference, actor-train and weight-sync as laws.
+
+Weights are a digest of all that was trained, so that a step which is made again is the same.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ from schemas.records import Episode, Install, Sample, TensorInfo, Version, no_lo
 from tools.sim.clients import Delivery, FakeClient, Put, SimulationError
 from tools.sim.disk import Training
 
-CARRIED = ("ticket", "group", "member", "attempt", "purpose", "new_tokens", "trainable_tokens", "oldest_version", "newest_version", "truncated",
-           "reward")  # fmt: skip
+CARRIED = (
+    *("ticket", "group", "member", "attempt", "purpose", "new_tokens", "trainable_tokens"),
+    *("oldest_version", "newest_version", "truncated", "reward"),
+)
 WINDOW = 64
 START_DIGEST = "0" * 16
 

@@ -1,7 +1,7 @@
-"""The world: a heap of events, a virtual clock, processes that are started, killed and restarted, and messages on their way.
+"""The world: a heap of events, a virtual clock, processes that are started, killed and restarted, messages on their way.
 
-Owns time and the processes; runs the broker's real core through `tools/sim/driver.py`. Promises: the same scenario gives the same run, event
-for event; messages of one connection stay in order; what is on its way when the broker dies is lost. Reads no clock but to measure the core.
+Owns time and the processes; runs the broker's real core through `tools/sim/driver.py`. Promises: the same scenario gives the same run,
+event for event; messages of one connection stay in order; what is on its way when the broker dies is lost. No clock decides anything.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class World:
         self.disk = Disk()
         self.refusals: Counter[str] = Counter()
         self.deaths: Counter[str] = Counter()
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._order = 0
         self._chance = random_of(scenario.seed, "network")
         self._processes: dict[str, FakeClient] = {}
@@ -58,7 +58,7 @@ class World:
 
     # --- time ---------------------------------------------------------------------------------------------------------------
 
-    def at(self, when: float, call: Callable[[], None]) -> None:
+    def at(self, when: float, call: Callable[[], object]) -> None:
         """Calls at `when`, seconds; in the order of asking where times are equal."""
         self._order += 1
         heapq.heappush(self._heap, (when, self._order, call))
