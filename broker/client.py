@@ -1,14 +1,13 @@
 """A client's side of the protocol: what a stage needs to speak with the broker, and nothing of what stages do.
 
 Promises: numbered messages arrive exactly once and in order, whatever is restarted in between (kept until the broker has answered for them,
-sent again from where it asks); after a cut the client says hello again with the leases it holds. Never blocks but in `poll`. One thread, and
-not across a fork.
+sent again from where it asks); after a cut the client says hello again with the leases it holds, those of commits without an answer among
+them. Never blocks but in `poll`. One thread, and not across a fork.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import time
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 import structlog
 import zmq
 from msgspec.structs import replace
+from zmq.utils.monitor import recv_monitor_message
 
 from schemas.codec import Frame, decode_broker_message, encode_message
 from schemas.edges import Role
@@ -27,6 +27,7 @@ from schemas.messages import (
     BrokerMessage,
     Bye,
     ClientMessage,
+    Commit,
     Committed,
     Heartbeat,
     Hello,
@@ -36,11 +37,12 @@ from schemas.messages import (
     Welcome,
 )  # fmt: skip
 
-HELLO_RETRY_S = 1.0
-"""A hello that got no answer is said again: the broker may have died with it."""
+HELLO_RETRY_S = 30.0
+"""A hello that got no answer on a living connection is said again. Long: a broker that folds a long journal answers late, and each hello
+that waits behind another gives back what the first one was delivered."""
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
-"""Back-off of the socket's own reconnects; the jitter of `HELLO_RETRY_S` spreads a thousand clients' hellos."""
+"""Back-off of the socket's own reconnects, each of which is followed by a hello."""
 LINGER_MS = 500
 ORDINARY_REFUSALS = frozenset({"stale_lease", "late", "no_ticket"})
 """The broker took the work away while it was being done: nothing is wrong."""
@@ -65,14 +67,18 @@ class Client:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        self._line: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._socket.connect(endpoint)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
-        self._outbox: OrderedDict[int, list[Frame]] = OrderedDict()
+        self._poller.register(self._line, zmq.POLLIN)
+        self._connected = False
+        self._outbox: OrderedDict[int, tuple[ClientMessage, Sequence[Frame]]] = OrderedDict()
         self._next_seq = 1
         self._epoch = 0
         self._welcomed = False
         self._hello_at: float | None = None
+        """When to say hello (again); None while it is not needed."""
 
     # --- outward ------------------------------------------------------------------------------------------------------------
 
@@ -81,26 +87,39 @@ class Client:
         self._poller.register(descriptor, zmq.POLLIN)
 
     def say_hello(self) -> None:
-        """Introduces the client (again); until the welcome, nothing else but numbered messages is taken."""
-        base = Hello(
-            protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=self.role, name=self.name, incarnation=self._incarnation,
-            pipeline="", next_seq=next(iter(self._outbox), self._next_seq), pid=os.getpid(),
-        )  # fmt: skip
+        """Introduces the client (again), now or as soon as someone listens; until the welcome only numbered messages are taken, and kept.
+
+        Nothing is ever queued on a dead connection: a second hello behind the first would give back what the first one was delivered.
+        """
         self._welcomed = False
-        self._hello_at = time.monotonic() + HELLO_RETRY_S * random.uniform(0.75, 1.25)
-        self._post([encode_message(self._hello(base))])
+        self._hello_at = time.monotonic() + HELLO_RETRY_S
+        if self._connected:
+            self._post([encode_message(self._hello(self._introduction()))])
+
+    def _introduction(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=self.role, name=self.name, incarnation=self._incarnation,
+            pipeline="", next_seq=next(iter(self._outbox), self._next_seq), holds=self._unanswered_leases(), pid=os.getpid(),
+        )  # fmt: skip
+
+    def _unanswered_leases(self) -> tuple[int, ...]:
+        """Leases that commits on their way answer for: not named at hello, they would be given to others and the commits refused."""
+        commits = [message for message, _ in self._outbox.values() if isinstance(message, Commit)]
+        return tuple(lease for commit in commits for lease in (*commit.acks, *(failure.lease for failure in commit.fails)))
 
     def send(self, message: ClientMessage, frames: Sequence[Frame] = ()) -> None:
         """Numbered messages are kept until answered for; others are sent once."""
         if not isinstance(message, Numbered):
             self._post([encode_message(message), *frames])
             return
-        numbered = replace(message, epoch=self._epoch, seq=self._next_seq)
-        parts = [encode_message(numbered), *frames]
-        self._outbox[self._next_seq] = parts
+        self._outbox[self._next_seq] = message, frames
         self._next_seq += 1
         if self._welcomed:
-            self._post(parts)
+            self._post_numbered(self._next_seq - 1)
+
+    def _post_numbered(self, seq: int) -> None:
+        message, frames = self._outbox[seq]
+        self._post([encode_message(replace(message, epoch=self._epoch, seq=seq)), *frames])
 
     def heartbeat(self, stats: dict[str, float], waiting: str) -> None:
         """Renews all leases."""
@@ -124,9 +143,10 @@ class Client:
 
         Raises BrokerRefusedError where the broker will not have this client.
         """
-        if self._hello_at is not None and time.monotonic() > self._hello_at:
+        if self._connected and self._hello_at is not None and time.monotonic() > self._hello_at:
             self.say_hello()
         self._poller.poll(max(0, int(timeout_s * 1000)))
+        self._watch_the_line()
         orders: list[Received] = []
         while True:
             try:
@@ -136,6 +156,13 @@ class Client:
             message = self._read(parts)
             if message is not None and not self._bookkeeping(message):
                 orders.append((message, list(parts[1:])))
+
+    def _watch_the_line(self) -> None:
+        """A cut may have swallowed messages of either side: the hello that follows finds out which."""
+        while self._line.poll(0):
+            self._connected = recv_monitor_message(self._line)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if self._welcomed or (self._connected and self._hello_at is not None):
+                self.say_hello()
 
     def _read(self, parts: list[bytes]) -> BrokerMessage | None:
         try:
@@ -164,9 +191,9 @@ class Client:
             self._outbox.popitem(last=False)
 
     def _resend(self, seq: int) -> None:
-        for number, parts in self._outbox.items():
+        for number in self._outbox:
             if number >= seq:
-                self._post(parts)
+                self._post_numbered(number)
 
     def _refused(self, refusal: Refuse) -> None:
         if refusal.reason == "hello_first":
@@ -188,7 +215,7 @@ class Client:
         self._resend(welcome.next_seq)
 
     def _renumber(self, next_seq: int) -> None:
-        """What was queued before the first welcome gets its epoch."""
+        """Numbers start where the broker expects them; what was queued before the first welcome starts at 1, as a new incarnation does."""
         if self._outbox and next(iter(self._outbox)) != next_seq:
             raise InvariantError(f"{self.name}: the broker expects {next_seq}, the oldest kept is {next(iter(self._outbox))}")
         self._next_seq = max(self._next_seq, next_seq)
@@ -199,5 +226,7 @@ class Client:
         """Says goodbye where someone listens, and leaves within the linger time."""
         if self._welcomed:
             self._post([encode_message(Bye(reason=reason))])
+        self._socket.disable_monitor()
+        self._line.close()
         self._socket.close()
         self._context.term()

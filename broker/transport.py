@@ -7,6 +7,7 @@ nothing is dropped for want of room. A peer that is gone is an answer (`False`),
 from __future__ import annotations
 
 import resource
+import socket
 from collections.abc import Sequence
 
 import zmq
@@ -29,6 +30,7 @@ class Transport:
 
     def __init__(self, endpoint: str, max_frame_bytes: int) -> None:
         _raise_file_limit()
+        _check_that_nobody_listens(endpoint)
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -76,6 +78,18 @@ class Transport:
         """Sends what is left, within `LINGER_MS`."""
         self._router.close()
         self._context.term()
+
+
+def _check_that_nobody_listens(endpoint: str) -> None:
+    """ipc only: libzmq takes a socket file away from whoever listens on it, without a word. A dead broker's file refuses the connection."""
+    if not endpoint.startswith("ipc://"):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(endpoint.removeprefix("ipc://"))
+        except OSError:
+            return
+    raise ConfigError(f"broker.endpoint {endpoint}: another process listens there; end it or choose another path")
 
 
 def _raise_file_limit() -> None:

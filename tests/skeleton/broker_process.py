@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -34,9 +33,9 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns once it is bound."""
         (self.run / "endpoint").unlink(missing_ok=True)
-        command = [sys.executable, "-m", "broker", "--run-directory", str(self.run), "--config", str(self.config), "--endpoint", self.endpoint]
+        places = ("--run-directory", str(self.run), "--config", str(self.config), "--endpoint", self.endpoint)
         with (self.run / "broker.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=HOUSE, stderr=log, stdout=log, env=os.environ | {"TIDEMILL_LOG_LEVEL": "debug"})
+            self.process = subprocess.Popen([sys.executable, "-m", "broker", *places], cwd=HOUSE, stderr=log, stdout=log)
         until(lambda: (self.run / "endpoint").exists() or self._popen.poll() is not None, "the broker binds", self.log)
         assert self._popen.poll() is None, f"the broker ended at once: {self.log()}"
 

@@ -29,7 +29,21 @@ from schemas.messages import (
     StepCommitted,
     Voted,
 )
-from schemas.records import Action, Array, Episode, Install, Sample, Sampling, Ticket, Turn, TurnBounds, Version, VersionSpan, no_logprobs, no_tokens
+from schemas.records import (
+    Action,
+    Array,
+    Episode,
+    Install,
+    Sample,
+    Sampling,
+    Ticket,
+    Turn,
+    TurnBounds,
+    Version,
+    VersionSpan,
+    no_logprobs,
+    no_tokens,
+)
 from stages.service.stage import Delivery, Put, Ready
 from tests.skeleton.peer import WINDOW, Peer, carried
 from tests.skeleton.policy import STOP, TOKENS, observe, reward_of, say, turns_of
@@ -158,7 +172,8 @@ class FakeReward(Peer):
             kv_spans=episode.kv_spans, tokens=episode.tokens, loss_mask=episode.loss_mask, logprobs=episode.logprobs,
             ref_logprobs=no_logprobs(), kept_ids=episode.kept_ids, kept_counts=episode.kept_counts,
         )  # fmt: skip
-        self.link.commit(acks=[delivery.lease], puts=[Put(queue="scored", record=sample, fields=sample_fields(delivery) | {"reward": reward})])
+        fields = sample_fields(delivery) | {"reward": reward}
+        self.link.commit(acks=[delivery.lease], puts=[Put(queue="scored", record=sample, fields=fields)])
 
 
 class FakeReference(Peer):
@@ -263,6 +278,4 @@ class FakeWeightSync(Peer):
         self.link.commit(acks=[delivery.lease], puts=[Put(queue="installs", record=install, fields=fields)])
 
 
-FAKES: dict[Role, type[Peer]] = {
-    fake.role: fake for fake in (FakeEnv, FakeRollout, FakeReward, FakeReference, FakeTrainer, FakeWeightSync)
-}
+FAKES: dict[Role, type[Peer]] = {fake.role: fake for fake in (FakeEnv, FakeRollout, FakeReward, FakeReference, FakeTrainer, FakeWeightSync)}
