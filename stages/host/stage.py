@@ -29,8 +29,8 @@ from stages.host.restarts import RestartPolicy
 from stages.host.slots import cores_of, offered_slots
 from stages.service.stage import Delivery, Link, Ready
 
-CLOSE_GRACE_S = 1.0
-"""Between the request to end and the kill when the host itself ends: all is to be gone within 5 s of a Ctrl-C."""
+CLOSE_GRACE_S = 0.7
+"""Between the request to end and the kill when the host itself ends, which `tidemill up` grants one second for."""
 
 Command = Callable[[str, Role], Sequence[str]]
 """From a process's name and role to what is executed."""
@@ -44,7 +44,7 @@ def stage_command(endpoint: str, host: str) -> Command:
     def command(name: str, role: Role) -> Sequence[str]:
         module = f"stages.{role.replace('-', '_')}"
         # -P: a folder of the user's that is named like one of ours must not come before it.
-        return (sys.executable, "-P", "-m", module, "--broker", endpoint, "--name", name, "--host", host)
+        return (sys.executable, "-P", "-m", "stages.service.lifeline", module, "--broker", endpoint, "--name", name, "--host", host)
 
     return command
 

@@ -142,14 +142,16 @@ class Supervisor:
         self._view.note(f"{name}: process {pid}")
 
     def _wind_down(self, finish: Finish) -> None:
-        """Ends what is left: the host, usually on its way already, and with it all stages."""
+        """Ends what is left: the host, usually on its way already, and with it all stages; else the broker too."""
         gone_by = (self._stopped_at if self._stopped_at is not None else time.monotonic()) + ALL_GONE_S
-        if BROKER not in self._children.living:
+        if finish.outcome is Outcome.CUT_OFF:
+            self._children.send(BROKER, signal.SIGKILL)  # a request to end would be journaled, and in the way of --resume
+        elif BROKER not in self._children.living:
             leave_by = min(gone_by, time.monotonic() + LEAVE_S)
             while self._children.living and (left_s := leave_by - time.monotonic()) > 0:
                 list(self._children.reap(left_s))
-        hurried = finish.outcome is Outcome.CUT_OFF
-        self._children.end_all(0.0 if hurried else max(0.0, min(LEAVE_S, gone_by - time.monotonic())))
+        # The host is asked first even in a hurry: it then ends its stages, wherever they are in their lives.
+        self._children.end_all(max(0.0, min(LEAVE_S, gone_by - time.monotonic())))
 
     @contextmanager
     def _signals_caught(self) -> Iterator[socket.socket]:

@@ -2,6 +2,7 @@
 
 import os
 import select
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,9 @@ import pytest
 
 from schemas.edges import Role
 from schemas.messages import ClientMessage, ProcessExited, StartProcess, StopProcess, Welcome
-from stages.host.stage import Command, Host
+from stages.host.stage import Command, Host, stage_command
 
+HOUSE = Path(__file__).resolve().parents[3]
 PATIENCE_S = 20.0
 """A bound, never a measure: what is waited for takes milliseconds."""
 FOREVER = "import signal, time; print('up', flush=True); signal.pause()"
@@ -126,9 +128,7 @@ def test_a_process_is_pinned_to_its_slot(rig_of: Callable[..., Rig]) -> None:
     assert os.sched_getaffinity(rig.running["env-2"]) == os.sched_getaffinity(0)
 
 
-def test_a_process_that_dies_is_reported_with_its_last_lines_and_started_again(
-    rig_of: Callable[..., Rig], tmp_path: Path
-) -> None:
+def test_a_process_that_dies_is_reported_with_its_last_lines_and_started_again(rig_of: Callable[..., Rig], tmp_path: Path) -> None:
     once = "import os\nif not os.path.exists('died'): os.mkdir('died'); 1/0\n"
     rig = rig_of(running(f"import os; os.chdir({str(tmp_path)!r})\n{once}{FOREVER}"))
     start(rig)
@@ -201,3 +201,28 @@ def test_what_a_host_started_ends_with_it(rig_of: Callable[..., Rig]) -> None:
     rig.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_stage_is_tied_to_its_host_before_its_own_imports(tmp_path: Path) -> None:
+    (tmp_path / "slow_stage.py").write_text(f"import os; print(os.getpid(), flush=True)\n{FOREVER}")
+    code = (
+        "import signal, subprocess, sys\n"
+        "from broker.lifeline import child_environment\n"
+        "command = [sys.executable, '-m', 'stages.service.lifeline', 'slow_stage']\n"
+        "subprocess.Popen(command, env=child_environment())\n"
+        "signal.pause()"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{HOUSE}:{tmp_path}"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        pidfd = os.pidfd_open(int(host.stdout.readline()))
+        host.kill()
+        host.wait()
+        assert select.select([pidfd], [], [], PATIENCE_S)[0]
+        os.close(pidfd)
+
+
+def test_stages_are_run_as_modules_of_this_installation() -> None:
+    command = stage_command("ipc:///tmp/x/broker", "host-1")("actor-train-0", Role.ACTOR_TRAIN)
+    assert command[-7:] == ("stages.actor_train", "--broker", "ipc:///tmp/x/broker", "--name", "actor-train-0", "--host", "host-1")
