@@ -5,7 +5,7 @@ Owns `<run>/journal/`: segments `00000000.log`, `00000001.log`, ... of entries, 
 cut at the first incomplete entry of the last segment. It does not know what an event means.
 
 An entry is `head | event | frame sizes (u32 each) | frames`; the head holds a magic, the entry's number, its time, its sizes and an xxh3-64
-over all that follows the head, seeded with the entry's number so that a stale block cannot pass for a new one.
+over all of the entry but itself, seeded with the entry's number so that a stale block cannot pass for a new one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ HEAD = struct.Struct("<4sIQdIIQ")
 MAGIC = b"TIDE"
 SEGMENT_BYTES = 256 << 20
 """A new segment from here on: small enough to drop whole by quota, large enough that few files hold a run."""
+DIGEST_BYTES = 8
 ENTRY_BYTES_MAX = 1 << 30
 
 
@@ -82,8 +83,8 @@ class Journal:
         while offset < len(data):
             entry, size = _read_entry(data, offset, self.next_number)
             if entry is None:
-                if not is_last:
-                    raise JournalError(f"{path}: entry {self.next_number} at byte {offset} is damaged; the journal cannot be replayed past it")
+                if not is_last or _begins_later(data, offset, self.next_number):
+                    raise JournalError(f"{path}: entry {self.next_number} at byte {offset} is damaged or missing; nothing past it can be replayed")
                 break
             self.next_number += 1
             offset += size
@@ -112,10 +113,11 @@ class Journal:
         number = self.next_number
         sizes = struct.pack(f"<{len(frames)}I", *(len(frame) for frame in frames))
         body = len(event) + len(sizes) + sum(len(frame) for frame in frames)
+        head = HEAD.pack(MAGIC, len(frames), number, now, len(event), body, 0)[:-DIGEST_BYTES]
         digest = xxhash.xxh3_64(seed=number)
-        for part in (event, sizes, *frames):
+        for part in (head, event, sizes, *frames):
             digest.update(part)
-        self._buffer += [HEAD.pack(MAGIC, len(frames), number, now, len(event), body, digest.intdigest()), event, sizes, *frames]
+        self._buffer += [head, struct.pack("<Q", digest.intdigest()), event, sizes, *frames]
         self._buffered += HEAD.size + body
         self.next_number += 1
         return number
@@ -163,12 +165,22 @@ def _read_entry(data: bytes, offset: int, number: int) -> tuple[Entry | None, in
     if magic != MAGIC or stored != number or body > ENTRY_BYTES_MAX or end > len(data) or event_bytes + 4 * count > body:
         return None, 0
     view = memoryview(data)[start:end]
-    if xxhash.xxh3_64_intdigest(view, seed=number) != digest:
+    found = xxhash.xxh3_64(data[offset : start - DIGEST_BYTES], seed=number)
+    found.update(view)
+    if found.intdigest() != digest:
         return None, 0
     sizes = struct.unpack_from(f"<{count}I", view, event_bytes)
     if event_bytes + 4 * count + sum(sizes) != body:
         return None, 0
     return Entry(stored, now, bytes(view[:event_bytes]), _cut(view[event_bytes + 4 * count :], sizes)), end - offset
+
+
+def _begins_later(data: bytes, offset: int, number: int) -> bool:
+    """A segment that begins with a whole entry of a later number: one before it is missing."""
+    if offset or len(data) < HEAD.size:
+        return False
+    stored = HEAD.unpack_from(data)[2]
+    return bool(stored > number) and _read_entry(data, 0, stored)[0] is not None
 
 
 def _cut(view: memoryview, sizes: Sequence[int]) -> tuple[Frame, ...]:
