@@ -80,12 +80,9 @@ def _register(crank: Crank, hello: Hello) -> Client:
         client = Client(name=hello.name, role=hello.role, incarnation=hello.incarnation, epoch=1, since=crank.now)
         state.clients[hello.name] = client
     elif client.incarnation != hello.incarnation:
-        if client.connected:
-            fleet.lose_client(crank, client, "replaced")
+        fleet.lose_client(crank, client, "replaced")
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
         client.stats, client.welcomed = {}, False
-        for lease in [lease.id for lease in state.leases.values() if lease.client == client.name]:
-            leases.lose(crank, lease, "replaced")
     client.connected, client.suspect, client.gap_at = True, False, 0
     return client
 

@@ -49,15 +49,24 @@ def lose(crank: Crank, lease_id: int, cause: str) -> None:
     crank.note("lease_lost", lease=lease.id, queue=lease.queue, client=lease.client, cause=cause)
     message = crank.state.messages[lease.message]
     message.lease = None
-    if lease.queue in ("tickets", "actions"):
+    if lease.queue == "tickets" or (lease.queue == "actions" and not _is_played_by(crank, message, lease.client)):
         _lose_session(crank, crank.state.tickets[message.header.ticket or 0])
         return
     if lease.queue == "turns":
-        sessions.leave_replica(crank.state.sessions[message.header.ticket or 0])
+        session = crank.state.sessions[message.header.ticket or 0]
+        sessions.tell_closed(crank, session)
+        sessions.leave_replica(session)
     if message.deliveries >= crank.state.settings.max_deliveries:
         _dead_letter(crank, message)
         return
     crank.give_back(message)
+
+
+def _is_played_by(crank: Crank, action: Queued, client: str) -> bool:
+    """The session's env still holds its ticket: an action that it lost on the way is only delivered anew."""
+    ticket = crank.state.messages[crank.state.tickets[action.header.ticket or 0].message]
+    lease = crank.state.leases.get(ticket.lease or 0)
+    return lease is not None and lease.client == client
 
 
 def _lose_session(crank: Crank, ticket: Ticket) -> None:

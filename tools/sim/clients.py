@@ -237,7 +237,7 @@ class FakeClient:
 
     def _leave_if_drained(self) -> None:
         assert self.draining_until is not None
-        if self.drained() or self.world.now >= self.draining_until:
+        if not self.started or self.drained() or self.world.now >= self.draining_until:
             self.send(wire.Drained())
             self.leave()
         else:
