@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.env.environment import Done, load_environment, source_fingerprint
+from stages.env.environment import Done, Observation, load_environment, source_fingerprint
 from stages.env.errors import EnvironmentNotFound, EnvironmentOptionError, EnvironmentShapeError
 
 CALCULATOR = "stages.env.calculator:Calculator"
@@ -45,6 +45,19 @@ def test_a_users_class_is_found_and_plays(write_module: WriteModule) -> None:
     session = loaded.open({"loud": True, "words": 2}, seed=1)
     assert loaded.task(0, "eval", 0, {"loud": True, "words": 2}) == {"say": "eval", "words": 2}
     assert asyncio.run(session.step("hi")) == Done(outcome={"answer": "HI"})
+
+
+def test_the_environment_of_the_page_for_newcomers_runs_as_it_stands(write_module: WriteModule) -> None:
+    page = (Path(__file__).resolve().parents[3] / "stages/env/README.md").read_text(encoding="utf-8")
+    source = textwrap.dedent(page.split("```python\n")[1].split("```")[0])
+    loaded = load_environment(f"{write_module(source)}:Echo")
+    options = {"tries": 2, "highest": 50}
+    loaded.check_options(options)
+    task = loaded.task(3, "eval", 0, options)
+    session = loaded.open(options, seed=0)
+    assert asyncio.run(session.reset(task)) == Observation(f"{task['answer']}=\n")
+    assert asyncio.run(session.step("[1+1]\n")) == Observation("?\n")
+    assert asyncio.run(session.step(f"A{task['answer']}\n")) == Done(outcome={"answer": task["answer"]})
 
 
 def test_a_task_function_may_stand_beside_the_class(write_module: WriteModule) -> None:
@@ -89,9 +102,7 @@ def test_a_module_with_a_syntax_error_is_refused_with_its_line(write_module: Wri
         ("def task(index, purpose, seed, words=3)", "def task(index)", "cannot be called with 3 arguments"),
     ],
 )
-def test_a_class_of_another_shape_is_refused_with_what_to_write(
-    write_module: WriteModule, was: str, becomes: str, said: str
-) -> None:
+def test_a_class_of_another_shape_is_refused_with_what_to_write(write_module: WriteModule, was: str, becomes: str, said: str) -> None:
     assert was in GOOD
     with pytest.raises(EnvironmentShapeError, match=said):
         load_environment(f"{write_module(GOOD.replace(was, becomes))}:Echo")
