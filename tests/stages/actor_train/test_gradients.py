@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -123,6 +124,24 @@ def test_masking_old_tokens_does_not_scale_up_the_rest(tmp_path: Path) -> None:
         rewards=a_plan(6, [[old, new]])[0].rewards, token_denominator=int(old.loss_mask.sum() + new.loss_mask.sum()),
     )  # fmt: skip
     assert_close(masked, alone, 1e-12)
+
+
+def test_an_episode_that_is_partly_too_old_is_trained_on_the_rest(tmp_path: Path) -> None:
+    """Under `keep` one episode spans versions: its old turn stays context, its new turn is trained."""
+    trainer = a_trainer(tmp_path)
+    mixed = a_sample(1, reward=1.0)
+    spans = (VersionSpan(4, 8, 2), VersionSpan(10, len(mixed.tokens), 5))
+    mixed = msgspec.structs.replace(mixed, sample_spans=spans)
+    new_turn_alone = mixed.loss_mask.copy()
+    new_turn_alone[4:8] = 0
+    other = a_sample(2, reward=0.0, version=5)
+    denominator = int(mixed.loss_mask.sum() + other.loss_mask.sum())
+    masked = gradients(trainer, [[mixed, other]], step=6, oldest_allowed_version=4)
+    by_hand = msgspec.structs.replace(mixed, loss_mask=new_turn_alone)
+    expected = gradients(
+        trainer, [[by_hand, other]], step=6, oldest_allowed_version=0, token_denominator=denominator
+    )  # fmt: skip
+    assert_close(masked, expected, 0.0)
 
 
 def test_a_step_whose_every_token_is_too_old_has_no_gradient(tmp_path: Path) -> None:

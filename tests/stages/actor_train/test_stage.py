@@ -223,10 +223,10 @@ def test_a_loss_that_is_not_finite_votes_no_and_leaves_the_weights_untouched(tmp
     vote = bench.vote(a_plan(1, [broken]))
     assert not vote.ok
     assert "not finite" in vote.reason
+    assert all(parameter.grad is None for parameter in bench.decoder.parameters())
     bench.stage.order(PlanVoided(step=1), ())
     bench.work()
     assert same(bench.weights(), before)
-    assert all(parameter.grad is None for parameter in bench.decoder.parameters())
     bench.commit(steps(1)[0])
     assert bench.stage.step == 1
 
@@ -373,6 +373,7 @@ def test_the_learning_rate_warms_up(tmp_path: Path) -> None:
     for work in steps(6):
         bench.commit(work)
         rates.append(bench.link.messages(Voted)[-1].metrics["optim/learning_rate"])
+        assert all(group["lr"] == rates[-1] for group in bench.stage.trainer.optimizer.param_groups)
     assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
 
@@ -384,6 +385,14 @@ def test_recomputed_log_probs_agree_where_one_version_sampled_and_cached_all(tmp
     assert metrics["mismatch/tokens"] == sum(sample.loss_mask.sum() for sample in agree)
     assert metrics["mismatch/mean_abs_logprob_difference"] < 1e-5
     assert metrics["mismatch/mean_abs_logprob_difference_all"] > 0.1
+
+
+def test_an_older_version_that_sampled_all_is_not_held_to_agree(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.commit(steps(1)[0])
+    metrics = bench.vote(a_plan(2, [a_group(1, bench.decoder, version=1), a_group(2, version=0)])).metrics
+    assert metrics["mismatch/tokens"] == sum(sample.loss_mask.sum() for sample in a_group(1))
+    assert metrics["mismatch/mean_abs_logprob_difference"] < 1e-5
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.7])
