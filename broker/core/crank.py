@@ -13,7 +13,7 @@ from schemas.messages import BrokerMessage
 class Crank:
     """State, the event's time, and the orders so far."""
 
-    __slots__ = ("dirty", "now", "out", "plan_due", "sender", "state")
+    __slots__ = ("dirty", "now", "offer_due", "out", "plan_due", "sender", "state")
 
     def __init__(self, state: State, now: float) -> None:
         self.state = state
@@ -22,6 +22,7 @@ class Crank:
         self.dirty: set[str] = set()
         self.sender = ""
         self.plan_due = False
+        self.offer_due = False
 
     def send(self, client: str, message: BrokerMessage, *attach: Attachment) -> None:
         """Orders `message` to `client`, unless it is known to be gone: its next hello starts from the state, not from what it missed."""

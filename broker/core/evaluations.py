@@ -67,7 +67,7 @@ def _close_member(crank: Crank, evaluation: Evaluation, ticket: Ticket) -> None:
     crank.state.groups.pop(ticket.group, None)
     if not evaluation.open and evaluation.issued == evaluation.problems:
         evaluation.ended_at = crank.now
-        crank.dirty.add("turns")
+        crank.offer_due = crank.plan_due = True
         crank.note("evaluation_done", version=evaluation.version, accuracy=accuracy(evaluation), problems=evaluation.problems)
 
 

@@ -22,7 +22,10 @@ def _places(state: State) -> list[str]:
     wrong += [f"message {m} has {n} leases" for m, n in leased.items() if n > 1]
     wrong += [f"message {m} is queued and leased" for m in lined if m in leased]
     wrong += [f"message {m} is unknown" for m in (*lined, *leased) if m not in state.messages]
+    planned = {ticket for step in state.steps.values() for ticket in step.tickets}
     for ticket in state.tickets.values():
+        if (ticket.stand in (Stand.PLANNED, Stand.TRAINED)) != (ticket.id in planned):
+            wrong.append(f"ticket {ticket.id} is {ticket.stand}, and {'in' if ticket.id in planned else 'not in'} a step plan")
         if ticket.stand is Stand.QUEUED and ticket.message not in lined:
             wrong.append(f"ticket {ticket.id} is queued nowhere")
         if ticket.stand in (Stand.SCORING, Stand.REFERENCING) and not (ticket.record in lined or ticket.record in leased):

@@ -4,7 +4,7 @@
 |---|---|---|
 | starting | running | a replica has a receipt for the first version |
 | running | finishing | the last step is committed and its version published (or there was none to make) |
-| finishing | closing | the last evaluation is done, its checkpoint is final |
+| finishing | closing | the last evaluation is done |
 | starting, running, finishing | closing | a stop was asked for, or the run failed |
 | closing | closed | all that was in flight has ended, the stages have gone or their time is up |
 | closed | running | a stopped run is started again on its directory |
@@ -50,7 +50,10 @@ def advance(crank: Crank) -> None:
         _begin_closing(crank)
     if state.phase is Phase.STARTING:
         _leave_starting(crank)
-    evaluations.feed(crank)
+    if state.phase in (Phase.RUNNING, Phase.FINISHING):
+        evaluations.feed(crank)
+    if crank.offer_due:
+        versions.offer_all(crank)
     if state.phase is Phase.RUNNING:
         _run(crank)
     if state.phase is Phase.FINISHING:
@@ -96,7 +99,7 @@ def _finish(crank: Crank) -> None:
         else:
             versions.offer_all(crank)
         return
-    if evaluations.open_one(state) is None and not state.steps:
+    if evaluations.open_one(state) is None and all(step.committed for step in state.steps.values()):
         _begin_closing(crank)
 
 
@@ -116,7 +119,8 @@ def _begin_closing(crank: Crank) -> None:
 def _close(crank: Crank) -> None:
     state = crank.state
     deadline = state.closing_deadline or crank.now
-    if state.steps and plans.trainer_client(state) is not None and crank.now < deadline:
+    unsettled = [step for step in state.steps.values() if state.stop_reason is not None or not step.committed]
+    if unsettled and plans.trainer_client(state) is not None and crank.now < deadline:
         return
     _end_tickets(crank)
     if not any(client.draining for client in state.clients.values()):

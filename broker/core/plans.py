@@ -7,7 +7,7 @@ holds it; a trainer that comes back without it gets the recorded plans again, in
 
 from __future__ import annotations
 
-from broker.core import evaluations, groups, ledger
+from broker.core import evaluations, groups, ledger, lineage
 from broker.core.actions import Attachment, StepMetrics
 from broker.core.crank import Crank
 from broker.core.state import Client, Group, Stand, State, Step
@@ -188,35 +188,18 @@ def on_trainer_new(crank: Crank, resume_step: int) -> None:
         return
     if resume_step > trainer.checkpoint:
         on_checkpoint(crank, CheckpointSaved(step=resume_step))
-    elif resume_step < trainer.checkpoint:
+    if any(number not in state.steps for number in range(resume_step + 1, trainer.step + 1)):
         _lose_steps(crank, resume_step)
     for step in state.steps.values():
         step.sent = False
 
 
 def _lose_steps(crank: Crank, resume_step: int) -> None:
-    """The newest checkpoint was damaged: history goes on from an older one, under a new lineage. What was final stays counted."""
-    trainer = crank.state.trainer
-    crank.note("steps_lost", checkpoint=trainer.checkpoint, resumed=resume_step, lineage=trainer.lineage + 1)
-    for number, step in list(crank.state.steps.items()):
-        _unplan(crank, crank.state.steps.pop(number), committed=step.committed)
-    lost = trainer.step - resume_step
-    crank.state.groups_admitted -= lost * crank.state.settings.groups_per_step
+    """History goes on from an older checkpoint: the newest was damaged, or the run was stopped before it. What was final stays counted."""
+    state, trainer = crank.state, crank.state.trainer
+    crank.note("steps_lost", checkpoint=trainer.checkpoint, resumed=resume_step, committed=trainer.step)
+    for number in list(state.steps):
+        lineage.unplan(crank, state.steps.pop(number))
+    state.groups_admitted -= (trainer.step - resume_step) * state.settings.groups_per_step
     trainer.step = trainer.checkpoint = resume_step
-    trainer.lineage += 1
-
-
-def _unplan(crank: Crank, step: Step, *, committed: bool) -> None:
-    for group_id in step.groups:
-        group = crank.state.groups.get(group_id)
-        if group is not None and committed:
-            crank.state.groups.pop(group_id)
-        elif group is not None:
-            group.step = None
-    for ticket_id in step.tickets:
-        ticket = crank.state.tickets[ticket_id]
-        if committed:
-            crank.forget(ticket.record)
-            ledger.train_finally(crank, ticket)
-        else:
-            ledger.move(ticket, Stand.READY)
+    lineage.lose_from(crank, resume_step + 1)

@@ -29,6 +29,8 @@ def put_turn(crank: Crank, client: str, header: Header) -> int:
 def put_action(crank: Crank, header: Header) -> int:
     """An action goes to the session's env; the replica that sent it holds the whole session now."""
     session = crank.state.sessions[header.ticket or 0]
+    ticket = crank.state.tickets[session.ticket]
+    ticket.newest = max(ticket.newest or 0, header.newest_version or 0)
     message = Queued(id=crank.new_message(), queue="actions", header=header, put_at=crank.now)
     _append(session, message)
     session.held = len(session.frames)
@@ -101,6 +103,7 @@ def new_attempt(crank: Crank, ticket: Ticket) -> None:
     close(crank, ticket.id)
     pull_out(crank, ticket.message)
     ledger.move(ticket, Stand.QUEUED)
+    ticket.newest = None
     crank.give_back(crank.state.messages[ticket.message])
 
 

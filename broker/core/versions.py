@@ -6,10 +6,10 @@ that it is pinned to: every install beyond it waits until its turns are done.
 
 from __future__ import annotations
 
-from broker.core import evaluations, groups
+from broker.core import evaluations, lineage
 from broker.core.actions import Attachment
 from broker.core.crank import Crank
-from broker.core.state import Client, Installing, Queued, Stand, State
+from broker.core.state import Client, Installing, Queued, State
 from schemas.edges import Role
 from schemas.header import Header
 from schemas.messages import InstallFailed, InstallOrder, Receipt
@@ -19,35 +19,23 @@ MAX_INSTALL_FAILURES = 3
 
 
 def put_version(crank: Crank, header: Header) -> int:
-    """The trainer published a version, and is idle. Returns the message id, 0 where the version is known and needs no new install."""
+    """The trainer published a version, and is idle unless a later plan is in its hands. Returns the message id, 0 where the version is known and needs no new install."""
     state = crank.state
     number = header.newest_version or 0
     digest = header.weights or ""
     trainer = state.trainer
-    trainer.idle = True
+    trainer.idle = not any(step.sent and step.step > number for step in state.steps.values())
     crank.plan_due = True
     known = trainer.digests.get(number)
-    trainer.digests[number] = digest
     if known == digest and any(number <= installed for installed in state.installs):
         crank.note("version_adopted", version=number)
         return 0
     if known is not None and known != digest:
-        _new_lineage(crank, number)
+        lineage.lose_from(crank, number)
+    trainer.digests[number] = digest
     message = Queued(id=crank.new_message(), queue="versions", header=header, put_at=crank.now)
     crank.enqueue(message)
     return message.id
-
-
-def _new_lineage(crank: Crank, number: int) -> None:
-    """A step was made again with another result: what the lost version sampled is not this history's data."""
-    state = crank.state
-    state.trainer.lineage += 1
-    crank.note("lineage", lineage=state.trainer.lineage, version=number)
-    for group in list(state.groups.values()):
-        tickets = [state.tickets[member] for member in group.members]
-        lost = any((ticket.newest or 0) >= number for ticket in tickets)
-        if group.purpose == "train" and group.step is None and lost and all(t.stand is not Stand.PLANNED for t in tickets):
-            groups.drop(crank, group, "lost_version")
 
 
 def put_install(crank: Crank, header: Header) -> int:
