@@ -6,7 +6,7 @@ that the broker does not know, lost, or has not heard since its own restart is t
 
 from __future__ import annotations
 
-from broker.core import fleet, grants, leases, plans, versions
+from broker.core import commits, fleet, grants, leases, plans, versions
 from broker.core.actions import Reply
 from broker.core.crank import Crank
 from broker.core.state import Client, Phase, State
@@ -137,9 +137,11 @@ def _close_forgotten(crank: Crank, client: Client, held: tuple[tuple[int, int], 
 
 
 def on_heartbeat(crank: Crank, client: Client, beat: Heartbeat) -> None:
-    """Renews the client."""
+    """Renews the client, and mends a hole in its numbers that is still open."""
     client.waiting = beat.waiting
     client.stats.update(beat.stats)
+    if client.gap_at == client.next_seq:
+        commits.ask_resend(crank, client)
 
 
 def on_bye(crank: Crank, client: Client, bye: Bye) -> None:

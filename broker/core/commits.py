@@ -46,7 +46,7 @@ def takes_number(crank: Crank, client: Client, epoch: int, seq: int) -> bool:
         crank.out.append(Reply(Refuse(reason="fenced", detail=f"epoch {epoch} is not {client.epoch}", seq=seq, fatal=True)))
         return False
     if seq > client.next_seq:
-        _ask_resend(crank, client)
+        ask_resend(crank, client)
         return False
     if seq < client.next_seq:
         crank.send(client.name, Committed(seq=client.next_seq - 1))
@@ -56,9 +56,10 @@ def takes_number(crank: Crank, client: Client, epoch: int, seq: int) -> bool:
     return True
 
 
-def _ask_resend(crank: Crank, client: Client) -> None:
-    if client.gap_at != client.next_seq:
-        client.gap_at = client.next_seq
+def ask_resend(crank: Crank, client: Client) -> None:
+    """There is a hole at the next number. Asked again while it stays: what is sent again may be torn again."""
+    if client.gap_at != client.next_seq or crank.now >= client.gap_asked_at + crank.state.settings.heartbeat_s:
+        client.gap_at, client.gap_asked_at = client.next_seq, crank.now
         crank.send(client.name, ResendFrom(seq=client.next_seq))
 
 

@@ -7,7 +7,7 @@
 | finishing | closing | the last evaluation is done |
 | starting, running, finishing | closing | a stop was asked for, or the run failed |
 | closing | closed | all that was in flight has ended, the stages have gone or their time is up |
-| closed | running | a stopped run is started again on its directory |
+| closing, closed | starting | a stopped run is started again on its directory |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ARROWS: dict[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.RUNNING, Phase.CLOSING}),
     Phase.RUNNING: frozenset({Phase.FINISHING, Phase.CLOSING}),
     Phase.FINISHING: frozenset({Phase.CLOSING}),
-    Phase.CLOSING: frozenset({Phase.CLOSED}),
+    Phase.CLOSING: frozenset({Phase.CLOSED, Phase.STARTING}),
     Phase.CLOSED: frozenset({Phase.STARTING}),
 }
 
@@ -162,7 +162,7 @@ def _send_home(crank: Crank) -> None:
 def reopen(crank: Crank) -> None:
     """A stopped run is started again on its directory: it goes on with new groups from its last checkpoint."""
     state = crank.state
-    if state.phase is not Phase.CLOSED or state.stop_reason is None:
+    if state.phase not in (Phase.CLOSING, Phase.CLOSED) or state.stop_reason is None or state.failure is not None:
         return
     enter(crank, Phase.STARTING)
     state.stop_reason = state.closing_deadline = None

@@ -63,7 +63,8 @@ class Client(Struct, kw_only=True):
     """Leases it holds, by queue; equal to a count over `leases` (an invariant)."""
     next_seq: int = 1
     gap_at: int = 0
-    """`next_seq` for which a resend was already asked: one burst behind a hole gets one answer."""
+    """`next_seq` for which a resend was already asked: one burst behind a hole gets one answer a heartbeat."""
+    gap_asked_at: float = 0.0
     installed: int | None = None
     offered: int | None = None
     """Version whose install was ordered and not yet answered."""

@@ -36,15 +36,12 @@ from schemas.messages import (
     Voted,
     Welcome,
 )
-from schemas.records import Version
 from stages.actor_train.batching import micro_batch
-from stages.actor_train.checkpoint import load_latest, save_checkpoint
 from stages.actor_train.core.metrics import token_metrics
+from stages.actor_train.history import History
 from stages.actor_train.settings import TrainSettings, train_settings
 from stages.actor_train.step import Phase, StepInHand, step_in_hand
-from stages.actor_train.versions import publish_version
-from stages.actor_train.worker import Gradient, Trainer
-from stages.model.checkpoint import load_decoder
+from stages.actor_train.worker import Gradient
 from stages.service.stage import Delivery, Link, Put, Ready
 
 log = structlog.get_logger(__name__)
@@ -57,16 +54,9 @@ class ActorTrain:
         self.clock = clock
         self.link: Link
         self.settings: TrainSettings
-        self.trainer: Trainer
-        self.step = 0
-        """Optimizer steps that the weights have taken."""
-        self.saved = 0
-        """Step of the newest durable checkpoint; 0: the starting model is as good."""
-        self.lineage = 0
+        self.history: History
         self.grant: int | None = None
         self.in_hand: StepInHand | None = None
-        self.version: Version | None = None
-        """The record of the weights as they are, once written."""
         self.unannounced = False
         self.draining = False
         self.idle_since = 0.0
@@ -78,20 +68,9 @@ class ActorTrain:
     def start(self, welcome: Welcome, link: Link) -> None:
         self.link = link
         self.settings = train_settings(welcome.config)
-        self._load()
+        self.history = History(self.settings, Path(link.run_directory))
         self.unannounced = True
         self.idle_since = self.clock()
-
-    def _load(self) -> None:
-        resumed = load_latest(self._checkpoints, self.settings)
-        if resumed is None:
-            decoder = load_decoder(self.settings.model_path, getattr(torch, self.settings.dtype), self.settings.device)
-            self.trainer = Trainer(decoder, self.settings)
-            return
-        self.trainer, state = resumed
-        self.step = self.saved = state.step
-        self.lineage = state.lineage
-        log.info("resumed from a checkpoint", step=self.step, lineage=self.lineage)
 
     def hello(self) -> Ready:
         """Of a new process, `step` is that of its checkpoint.
@@ -99,7 +78,7 @@ class ActorTrain:
         After a reconnect it is what memory holds, which is not lost.
         """
         return Ready(
-            resume_step=self.step,
+            resume_step=self.history.step,
             step_in_hand=None if self.in_hand is None else self.in_hand.plan.step,
             grants=() if self.grant is None else (self.grant,),
         )
@@ -107,10 +86,10 @@ class ActorTrain:
     def drained(self) -> bool:
         """Only asked once a drain was ordered: from then on, `work` saves what no checkpoint holds yet."""
         self.draining = True
-        return self.in_hand is None and self.saved == self.step
+        return self.in_hand is None and self.history.is_saved()
 
     def close(self) -> None:
-        self.trainer.drop()
+        self.history.trainer.drop()
 
     # --- orders
 
@@ -133,10 +112,10 @@ class ActorTrain:
                 log.debug("order has no meaning for this stage", order=type(message).__name__)
 
     def _take(self, plan: Plan, frames: Sequence[Frame]) -> None:
-        if plan.step != self.step + 1:
+        if plan.step != self.history.step + 1:
             raise InvariantError(
-                f"the broker planned step {plan.step}, but the weights have taken {self.step} steps:"
-                f" only step {self.step + 1} can be applied to them"
+                f"the broker planned step {plan.step}, but the weights have taken {self.history.step} steps:"
+                f" only step {self.history.step + 1} can be applied to them"
             )
         if self.in_hand is not None and self.in_hand.plan == plan:
             self._answer_again(self.in_hand)
@@ -186,10 +165,10 @@ class ActorTrain:
 
     def _committed(self, answer: StepCommitted) -> None:
         step = self.in_hand
-        if answer.step <= self.step:
+        if answer.step <= self.history.step:
             return
         if step is None or step.plan.step != answer.step:
-            raise InvariantError(f"step {answer.step} was committed, but no plan of that step is in hand (at {self.step})")
+            raise InvariantError(f"step {answer.step} was committed, but no plan of that step is in hand (at {self.history.step})")
         if step.phase in (Phase.PLANNED, Phase.COMPUTING):
             step.answered_early = True
         elif step.phase is Phase.VOTED:
@@ -206,7 +185,7 @@ class ActorTrain:
 
     def _forget(self) -> None:
         """Drops the step in hand and its gradient; what it held of a slot goes back."""
-        self.trainer.drop()
+        self.history.trainer.drop()
         self.in_hand = None
         self.idle_since = self.clock()
         self._release(0.0)
@@ -222,9 +201,9 @@ class ActorTrain:
             self._compute_some(step)
         elif step is not None and step.phase is Phase.COMMITTED:
             self._apply(step)
-        elif self.draining and step is None and self.saved < self.step:
-            self._save()
-            self.link.send(CheckpointSaved(step=self.step))
+        elif self.draining and step is None and not self.history.is_saved():
+            self.history.save()
+            self.link.send(CheckpointSaved(step=self.history.step))
         else:
             return False
         return True
@@ -232,20 +211,20 @@ class ActorTrain:
     def _compute_some(self, step: StepInHand) -> None:
         if not step.computed:
             batch = micro_batch(step.batches[step.next_batch], self.settings.device)
-            step.sums.add(self.trainer.accumulate(batch, step.plan.token_denominator))
+            step.sums.add(self.history.trainer.accumulate(batch, step.plan.token_denominator))
             step.next_batch += 1
         if step.computed:
             self._conclude(step)
 
     def _conclude(self, step: StepInHand) -> None:
-        gradient = self.trainer.clip()
+        gradient = self.history.trainer.clip()
         step.ok = gradient.finite and math.isfinite(step.sums.loss)
         step.metrics |= self._step_metrics(step, gradient)
         spent = step.move(Phase.VOTED, self.clock())
         step.spend("time/compute_s", spent)
         self.computed_s += spent
         if not step.ok:
-            self.trainer.drop()
+            self.history.trainer.drop()
         self._vote(step)
         self._release(step.metrics["time/compute_s"])
         if step.answered_early:
@@ -275,31 +254,22 @@ class ActorTrain:
 
         Weights, checkpoint durable, checkpoint announced; then the version is put.
         """
-        self.trainer.apply(step.plan.step)
-        self.step, self.version, self.unannounced = step.plan.step, None, True
-        self.lineage = max(self.lineage, step.plan.lineage)
-        self.in_hand = None
-        if self.step % self.settings.checkpoint_every == 0:
-            self._save()
-            late = {"time/wait_for_commit_s": step.metrics["time/wait_for_commit_s"]}
-            self.link.send(CheckpointSaved(step=self.step, metrics=late | {"time/apply_s": self.clock() - step.since}))
+        self.history.advance(step.plan.step, step.plan.lineage)
+        self.in_hand, self.unannounced = None, True
+        if self.history.is_due():
+            self._save(step.metrics["time/wait_for_commit_s"], since=step.since)
         self.idle_since = self.clock()
 
-    def _save(self) -> None:
-        save_checkpoint(self.trainer, self._checkpoints, self.step, self.lineage)
-        self.saved = self.step
+    def _save(self, waited_s: float, since: float) -> None:
+        self.history.save()
+        late = {"time/wait_for_commit_s": waited_s, "time/apply_s": self.clock() - since}
+        self.link.send(CheckpointSaved(step=self.history.step, metrics=late))
 
     def _announce(self) -> None:
         """Puts the version that the weights are: the broker plans the next step once it has it."""
-        if self.version is None:
-            self.version = publish_version(self.trainer.decoder, self._versions, self.lineage, self.step, self.settings.model_path)
-            self.lineage = self.version.lineage
-        fields = {
-            "newest_version": self.version.number,
-            "lineage": self.version.lineage,
-            "weights": self.version.digest,
-        }
-        self.link.commit(puts=[Put(queue="versions", record=self.version, fields=fields)])
+        version = self.history.version()
+        fields = {"newest_version": version.number, "lineage": version.lineage, "weights": version.digest}
+        self.link.commit(puts=[Put(queue="versions", record=version, fields=fields)])
         self.unannounced = False
 
     # --- what others see
@@ -311,8 +281,8 @@ class ActorTrain:
     def stats(self) -> dict[str, float]:
         step = self.in_hand
         return {
-            "step": float(self.step),
-            "checkpoint": float(self.saved),
+            "step": float(self.history.step),
+            "checkpoint": float(self.history.saved),
             "micro_batches_left": float(len(step.batches) - step.next_batch) if step is not None else 0.0,
             "waited_s": self.waited_s,
             "computed_s": self.computed_s,
@@ -320,7 +290,7 @@ class ActorTrain:
 
     def waiting(self) -> str:
         if self.in_hand is None:
-            return f"broker: plan of step {self.step + 1}"
+            return f"broker: plan of step {self.history.step + 1}"
         texts = {
             Phase.PLANNED: f"broker: a slot for step {self.in_hand.plan.step}",
             Phase.VOTED: f"broker: the commit of step {self.in_hand.plan.step}",
@@ -329,11 +299,3 @@ class ActorTrain:
 
     def wake_fd(self) -> int | None:
         return None
-
-    @property
-    def _checkpoints(self) -> Path:
-        return Path(self.link.run_directory) / "checkpoints"
-
-    @property
-    def _versions(self) -> Path:
-        return Path(self.link.run_directory) / "versions"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from schemas.errors import InvariantError
+from schemas.errors import WireError
 from schemas.records import Sample
 from stages.model.logprobs import pad_kept
 
@@ -46,7 +46,7 @@ class Segment:
 
 
 def segments_of(sample: Sample) -> list[Segment]:
-    """The sequences of a sample. Raises InvariantError where mask, kept ids and segments do not fit each other."""
+    """The sequences of a sample. Raises WireError where mask, kept ids and segments do not fit each other."""
     sampled = sample.loss_mask.astype(bool)
     counts_T = _counts_by_token(sample, sampled)
     return [_segment(sample, sampled, counts_T, start, end) for start, end in sample.segments]
@@ -54,9 +54,9 @@ def segments_of(sample: Sample) -> list[Segment]:
 
 def _segment(sample: Sample, sampled_T: np.ndarray, counts_T: np.ndarray, start: int, end: int) -> Segment:
     if not 0 <= start < end <= len(sample.tokens):
-        raise InvariantError(f"segment [{start}, {end}) lies outside a sample of {len(sample.tokens)} tokens")
+        raise WireError(f"segment [{start}, {end}) lies outside a sample of {len(sample.tokens)} tokens")
     if sampled_T[start]:
-        raise InvariantError(f"token {start} begins a sequence and is marked as sampled: nothing precedes it")
+        raise WireError(f"token {start} begins a sequence and is marked as sampled: nothing precedes it")
     ids = slice(int(counts_T[:start].sum()), int(counts_T[:end].sum()))
     mask = sampled_T[start:end]
     return Segment(
@@ -74,7 +74,7 @@ def _counts_by_token(sample: Sample, sampled_T: np.ndarray) -> np.ndarray:
     counts_T = np.zeros(len(sample.tokens), np.int32)
     if sample.kept_counts.size:
         if sample.kept_counts.size != sampled_T.sum() or sample.kept_counts.sum() != sample.kept_ids.size:
-            raise InvariantError(
+            raise WireError(
                 f"{sample.kept_counts.size} kept counts over {sample.kept_ids.size} kept ids for {sampled_T.sum()} sampled tokens"
             )
         counts_T[sampled_T] = sample.kept_counts

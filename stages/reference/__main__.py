@@ -1,9 +1,7 @@
 """The reference process."""
 
-import sys
-
 from stages.reference.stage import Reference
 from stages.service.main import run
 
 if __name__ == "__main__":
-    sys.exit(run(Reference()))
+    run(Reference())

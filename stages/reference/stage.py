@@ -36,7 +36,7 @@ from schemas.messages import (
     Welcome,
 )
 from schemas.records import Install, Sample
-from stages.model.packing import packed_by_length
+from stages.model.packing import packed_by_length, segments_of
 from stages.reference.settings import ReferenceSettings, reference_settings
 from stages.reference.worker import FrozenModel
 from stages.service.stage import Delivery, Link, Put, Ready
@@ -82,7 +82,10 @@ class Reference:
         return Ready(windows={"scored": WINDOW}, installed=self.installed, grants=grants)
 
     def deliver(self, delivery: Delivery) -> None:
-        self.held[delivery.lease] = (delivery.header, delivery.record(Sample))
+        """Raises WireError where the sample does not fit together: at the door, where it costs only itself."""
+        sample = delivery.record(Sample)
+        segments_of(sample)
+        self.held[delivery.lease] = (delivery.header, sample)
 
     def order(self, message: BrokerMessage, frames: Sequence[Frame]) -> None:
         match message:

@@ -31,7 +31,7 @@ class FrozenModel:
         return overall_digest(tensor_digests(self.decoder.state_dict()))
 
     def logprobs(self, samples: Sequence[Sample]) -> list[np.ndarray]:
-        """float32 [T] for each sample. Raises InvariantError where a sample does not fit together."""
+        """float32 [T] for each sample. Raises WireError where a sample does not fit together."""
         scores = [np.zeros(len(sample.tokens), np.float32) for sample in samples]
         pieces = [(score, piece) for score, sample in zip(scores, samples, strict=True) for piece in segments_of(sample)]
         for batch in packed_by_length([len(piece.tokens) for _, piece in pieces], self.settings.batch_tokens):

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from typing import NoReturn
 
 import structlog
 
@@ -20,8 +21,18 @@ from stages.service.loop import Loop
 from stages.service.stage import Stage
 
 
-def run(stage: Stage) -> int:
-    """Runs the stage; returns the process's exit code."""
+def run(stage: Stage) -> NoReturn:
+    """Runs the stage and ends the process.
+
+    Without the interpreter's own teardown: with torch it takes 1 to 2 s, and all that had to be saved was saved by the stage's `close`.
+    """
+    code = _run(stage)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(stage: Stage) -> int:
     die_with_parent()
     arguments = _arguments(stage.role)
     configure_logs(process=arguments.name, stage=stage.role.value)
@@ -36,6 +47,8 @@ def run(stage: Stage) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except SystemExit:
+        return 0
     except Exception:  # the error boundary: whatever it is, it is logged with its story, and the host decides about a restart
         log.exception("crashed")
         return 1

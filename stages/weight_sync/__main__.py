@@ -1,9 +1,7 @@
 """The weight-sync process."""
 
-import sys
-
 from stages.service.main import run
 from stages.weight_sync.stage import WeightSync
 
 if __name__ == "__main__":
-    sys.exit(run(WeightSync()))
+    run(WeightSync())
