@@ -89,7 +89,8 @@ class ActorTrain:
         return self.in_hand is None and self.history.is_saved()
 
     def close(self) -> None:
-        self.history.trainer.drop()
+        """Nothing to free, and nothing to save: what is not in a checkpoint is made again. May come before `start` ended."""
+        self.in_hand = None
 
     # --- orders
 
@@ -166,7 +167,7 @@ class ActorTrain:
     def _committed(self, answer: StepCommitted) -> None:
         step = self.in_hand
         if answer.step <= self.history.step:
-            return
+            return  # the recorded answer, given again after a reconnect
         if step is None or step.plan.step != answer.step:
             raise InvariantError(f"step {answer.step} was committed, but no plan of that step is in hand (at {self.history.step})")
         if step.phase in (Phase.PLANNED, Phase.COMPUTING):

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.actor_train.checkpoint import OPTIMIZER, checkpoint_path, load_latest, save_checkpoint
+from stages.actor_train.history import History
 from stages.actor_train.settings import TrainSettings, train_settings
 from stages.actor_train.versions import publish_version
 from stages.actor_train.worker import Trainer
@@ -157,3 +158,13 @@ def test_other_weights_under_a_taken_number_begin_a_new_lineage(tmp_path: Path) 
     assert other.digest != first.digest
     again = publish_version(trainer.decoder, tmp_path / "versions", 0, 1, settings.model_path)
     assert again == other
+
+
+def test_a_new_trainer_clears_away_what_a_killed_one_left_half_written(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    for leftover in ("checkpoints/.step-00000002.partial", "versions/.0-2.4711.partial"):
+        (tmp_path / leftover).mkdir(parents=True)
+    (tmp_path / "versions" / ".0-1.deleted").mkdir()
+    History(settings, tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == []
+    assert [path.name for path in (tmp_path / "versions").iterdir()] == [".0-1.deleted"]

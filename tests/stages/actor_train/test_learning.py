@@ -57,7 +57,7 @@ def test_a_rewarded_token_is_said_more_often(tmp_path: Path) -> None:
     stage.start(a_welcome(config, tmp_path), FakeLink(str(tmp_path)))
     rewards = []
     for step in range(1, STEPS + 1):
-        groups = play(stage.trainer.decoder, step - 1, seed=step)
+        groups = play(stage.history.trainer.decoder, step - 1, seed=step)
         rewards.append(np.mean([sample.reward for group in groups for sample in group]))
         plan, frames = a_plan(step, groups)
         stage.order(plan, frames)

@@ -25,6 +25,7 @@ from stages.actor_train.checkpoint import checkpoint_path
 from stages.actor_train.stage import ActorTrain
 from stages.model.checkpoint import read_state
 from stages.model.decoder import Decoder
+from stages.model.errors import CheckpointError
 from stages.model.tensor_file import directory_tensors
 from tests.stages.fake_link import CommitSeen, FakeLink
 from tests.stages.training_builders import a_config, a_group, a_plan, a_sample, a_starting_model, a_welcome, scored
@@ -67,7 +68,7 @@ class Bench:
 
     @property
     def decoder(self) -> Decoder:
-        return self.stage.trainer.decoder
+        return self.stage.history.trainer.decoder
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: tensor.clone() for name, tensor in self.decoder.state_dict().items()}
@@ -228,7 +229,7 @@ def test_a_loss_that_is_not_finite_votes_no_and_leaves_the_weights_untouched(tmp
     bench.work()
     assert same(bench.weights(), before)
     bench.commit(steps(1)[0])
-    assert bench.stage.step == 1
+    assert bench.stage.history.step == 1
 
 
 def with_logprobs(sample: Sample, logprobs: np.ndarray) -> Sample:
@@ -304,7 +305,7 @@ def test_after_a_reconnect_nothing_is_put_twice_and_the_step_in_hand_goes_on(tmp
     bench.stage.order(StepCommitted(step=1), ())
     bench.work()
     bench.stage.order(StepCommitted(step=1), ())
-    assert bench.stage.step == 1
+    assert bench.stage.history.step == 1
     assert (bench.stage.hello().resume_step, bench.stage.hello().step_in_hand) == (1, None)
 
 
@@ -324,7 +325,7 @@ def test_an_answer_that_the_broker_had_recorded_is_applied_once_the_gradient_is_
     bench.stage.order(StepCommitted(step=1), ())
     bench.stage.order(Grant(grant=1), ())
     bench.work()
-    assert bench.stage.step == 1
+    assert bench.stage.history.step == 1
 
 
 def test_a_drained_trainer_has_saved_all_it_has_learnt(tmp_path: Path) -> None:
@@ -373,7 +374,7 @@ def test_the_learning_rate_warms_up(tmp_path: Path) -> None:
     for work in steps(6):
         bench.commit(work)
         rates.append(bench.link.messages(Voted)[-1].metrics["optim/learning_rate"])
-        assert all(group["lr"] == rates[-1] for group in bench.stage.trainer.optimizer.param_groups)
+        assert all(group["lr"] == rates[-1] for group in bench.stage.history.trainer.optimizer.param_groups)
     assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
 
@@ -451,6 +452,13 @@ def test_the_vote_tells_what_the_step_was_made_of(tmp_path: Path) -> None:
     assert metrics["time/wait_for_plan_s"] > 0
     assert metrics["time/wait_for_slot_s"] > 0
     assert metrics["time/compute_s"] > 0
+
+
+def test_a_trainer_that_could_not_start_can_still_be_closed(tmp_path: Path) -> None:
+    stage = ActorTrain()
+    with pytest.raises(CheckpointError, match="config.json"):
+        stage.start(a_welcome(a_config(tmp_path / "nowhere"), tmp_path), FakeLink(str(tmp_path)))
+    stage.close()
 
 
 def test_a_trainer_says_what_it_waits_for(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import InvariantError
+from schemas.errors import WireError
 from stages.model.packing import columns, packed_by_length, padded, segments_of
 from tests.stages.training_builders import a_sample
 
@@ -59,11 +59,11 @@ def test_kept_ids_follow_their_tokens_into_segments() -> None:
     assert batch.kept[0, column, :width].tolist() == second.kept_ids[:width].tolist()
 
 
-def test_what_does_not_fit_together_is_a_broken_promise() -> None:
+def test_a_sample_that_does_not_fit_together_is_refused() -> None:
     sample = a_sample(1, length=16)
-    with pytest.raises(InvariantError, match="kept counts"):
+    with pytest.raises(WireError, match="kept counts"):
         segments_of(msgspec.structs.replace(sample, kept_ids=np.arange(3, dtype=np.int32), kept_counts=np.ones(3, np.int32)))
-    with pytest.raises(InvariantError, match="outside"):
+    with pytest.raises(WireError, match="outside"):
         segments_of(msgspec.structs.replace(sample, segments=((0, 17),)))
-    with pytest.raises(InvariantError, match="token 4"):
+    with pytest.raises(WireError, match="token 4"):
         segments_of(msgspec.structs.replace(sample, segments=((4, 16),)))

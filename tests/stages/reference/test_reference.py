@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from schemas.codec import encode_record, make_header
+from schemas.errors import WireError
 from schemas.messages import Abort, Fence, Grant, GrantAsked, GrantReleased, InstallFailed, InstallOrder, Receipt
 from schemas.records import Install, Sample
 from stages.model.checkpoint import load_decoder
@@ -200,6 +201,13 @@ def test_a_later_version_is_refused_because_refreshes_are_not_configured(tmp_pat
     (failed,) = bench.link.messages(InstallFailed)
     assert failed.number == 3
     assert "refreshes are not configured" in failed.reason
+
+
+def test_a_sample_that_does_not_fit_together_is_refused_at_the_door(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.raises(WireError, match="outside"):
+        bench.hold(unscored(1, segments=((0, 999),)))
+    assert bench.stage.drained()
 
 
 def test_it_says_whom_it_waits_for(tmp_path: Path) -> None:
