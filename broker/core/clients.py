@@ -28,6 +28,14 @@ def sender_of(crank: Crank, sender: str) -> Client | None:
     return client
 
 
+def heard(crank: Crank, client: Client) -> None:
+    """Any message shows that a client is there; one that was suspected gets work again."""
+    client.last_seen = crank.now
+    if client.suspect:
+        client.suspect = False
+        crank.dirty.update(client.windows)
+
+
 def on_hello(crank: Crank, sender: str, hello: Hello) -> None:
     """Registers a client, or takes it back after a restart of either side."""
     refusal = _refusal(crank.state, sender, hello)
@@ -65,6 +73,8 @@ def _refusal(state: State, sender: str, hello: Hello) -> Refuse | None:
     if unknown:
         return Refuse(reason="role", detail=f"{hello.role} does not consume {', '.join(unknown)}", fatal=True)
     known = state.clients.get(hello.name)
+    if known is not None and hello.incarnation in known.fenced:
+        return Refuse(reason="fenced", detail=f"a newer process named {hello.name} is at work", fatal=True)
     if known is not None and known.role != hello.role:
         return Refuse(reason="name", detail=f"{hello.name!r} is a {known.role}; choose another name", fatal=True)
     others = [c.name for c in state.clients.values() if c.role == Role.ACTOR_TRAIN and c.connected and c.name != hello.name]
@@ -81,6 +91,7 @@ def _register(crank: Crank, hello: Hello) -> Client:
         state.clients[hello.name] = client
     elif client.incarnation != hello.incarnation:
         fleet.lose_client(crank, client, "replaced")
+        client.fenced.append(client.incarnation)
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
         client.stats, client.welcomed = {}, False
     client.connected, client.suspect, client.gap_at = True, False, 0

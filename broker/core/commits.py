@@ -107,14 +107,14 @@ def _pairing_problem(state: State, commit: Commit) -> tuple[str, str] | None:
     """Each put of a ticket follows from the lease of what caused it, and each such lease is answered by a put: nothing enters or leaves
     the loop unasked."""
     acked = {(lease.queue, state.messages[lease.message].header.ticket) for lease in (state.leases[i] for i in commit.acks)}
+    going_on = [header.ticket for header in commit.puts if header.ticket is not None]
+    if len(set(going_on)) != len(going_on):
+        return "bad_commit", "two puts of one ticket"
     needed = set()
     for header in commit.puts:
         if header.ticket is not None:
             needed |= _causes(state, header.queue, header.ticket)
-    if len(needed) != sum(len(_causes(state, header.queue, header.ticket)) for header in commit.puts if header.ticket is not None):
-        return "bad_commit", "two puts for one lease"
     failing = [state.messages[state.leases[failure.lease].message].header.ticket for failure in commit.fails]
-    going_on = {header.ticket for header in commit.puts}
     twice = next((ticket for ticket in failing if ticket is not None and (ticket in going_on or failing.count(ticket) > 1)), None)
     if twice is not None:
         return "bad_commit", f"ticket {twice} fails, and fails again or goes on in the same commit"

@@ -41,7 +41,11 @@ def _pop_first(queue: Queue) -> int | None:
 
 
 def _consumers(state: State, queue: str) -> list[Client]:
-    return [c for c in state.clients.values() if c.connected and c.ready and not c.draining and c.windows.get(queue, 0) > c.held.get(queue, 0)]
+    return [client for client in state.clients.values() if _takes_work(client) and client.windows.get(queue, 0) > client.held.get(queue, 0)]
+
+
+def _takes_work(client: Client) -> bool:
+    return client.connected and client.ready and not client.draining and not client.suspect
 
 
 def _serve_fair(crank: Crank, name: str) -> None:

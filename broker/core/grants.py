@@ -24,9 +24,11 @@ def on_asked(crank: Crank, client: Client, asked: GrantAsked) -> None:
     serve(crank)
 
 
-def on_released(crank: Crank, released: GrantReleased) -> None:
-    """The holder is done; a late release of a fenced grant changes nothing."""
-    if crank.state.grants.pop(released.grant, None) is not None:
+def on_released(crank: Crank, client: Client, released: GrantReleased) -> None:
+    """The holder is done; a late release of a fenced grant, or one by somebody else, changes nothing."""
+    grant = crank.state.grants.get(released.grant)
+    if grant is not None and grant.client == client.name:
+        del crank.state.grants[grant.id]
         serve(crank)
 
 

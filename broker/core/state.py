@@ -48,6 +48,8 @@ class Client(Struct, kw_only=True):
     role: str
     incarnation: str
     epoch: int
+    fenced: list[str] = field(default_factory=list)
+    """Earlier incarnations: whoever is still one of them may not come back."""
     connected: bool = True
     """It said hello since the broker last started, and is neither silent too long nor gone."""
     ready: bool = False

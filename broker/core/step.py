@@ -14,7 +14,7 @@ from broker.core.events import DiskFull, DiskOk, Event, Malformed, Received, Res
 from broker.core.settings import settings_from_config
 from broker.core.state import Client, Phase, State
 from schemas import messages as wire
-from schemas.edges import EDGES, Role
+from schemas.edges import EDGES, SLOT_ROLES, Role
 
 
 def begin(started: Started, now: float) -> State:
@@ -57,7 +57,7 @@ def _received(crank: Crank, event: Received) -> None:
     client = clients.sender_of(crank, event.sender)
     if client is None:
         return
-    client.last_seen, client.suspect = crank.now, False
+    clients.heard(crank, client)
     if isinstance(message, wire.Numbered) and not commits.takes_number(crank, client, message.epoch, message.seq):
         return
     problem = _out_of_role(client, message)
@@ -76,6 +76,7 @@ SAID_BY: dict[type, frozenset[str]] = {
     wire.Receipt: frozenset({Role.ROLLOUT, Role.REFERENCE}),
     wire.InstallFailed: frozenset({Role.ROLLOUT, Role.REFERENCE}),
     wire.ProcessExited: frozenset({Role.HOST}),
+    wire.GrantAsked: frozenset(SLOT_ROLES),
 }
 """Messages that mean something from these roles alone; what a commit may put stands in `schemas/edges.py`."""
 
@@ -121,7 +122,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     wire.Receipt: versions.on_receipt,
     wire.InstallFailed: versions.on_install_failed,
     wire.GrantAsked: grants.on_asked,
-    wire.GrantReleased: lambda crank, client, message: grants.on_released(crank, message),
+    wire.GrantReleased: grants.on_released,
     wire.Drained: _drained,
     wire.ProcessExited: lambda crank, client, message: fleet.on_exit(crank, message),
 }
