@@ -73,10 +73,7 @@ class ActorTrain:
         self.idle_since = self.clock()
 
     def hello(self) -> Ready:
-        """Of a new process, `step` is that of its checkpoint.
-
-        After a reconnect it is what memory holds, which is not lost.
-        """
+        """Of a new process, `resume_step` is that of its checkpoint; after a reconnect it is what memory holds, which is not lost."""
         return Ready(
             resume_step=self.history.step,
             step_in_hand=None if self.in_hand is None else self.in_hand.plan.step,
@@ -121,7 +118,8 @@ class ActorTrain:
         if self.in_hand is not None and self.in_hand.plan == plan:
             self._answer_again(self.in_hand)
             return
-        self._forget()
+        if self.in_hand is not None:
+            self._forget()
         now = self.clock()
         self.in_hand = step_in_hand(
             plan,
@@ -251,10 +249,7 @@ class ActorTrain:
         self.grant = None
 
     def _apply(self, step: StepInHand) -> None:
-        """The order is what makes a crash safe.
-
-        Weights, checkpoint durable, checkpoint announced; then the version is put.
-        """
+        """The order is what makes a crash safe: weights, checkpoint durable, checkpoint announced; then the version is put."""
         self.history.advance(step.plan.step, step.plan.lineage)
         self.in_hand, self.unannounced = None, True
         if self.history.is_due():

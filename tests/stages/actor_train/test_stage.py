@@ -454,6 +454,27 @@ def test_the_vote_tells_what_the_step_was_made_of(tmp_path: Path) -> None:
     assert metrics["time/compute_s"] > 0
 
 
+def test_each_wait_is_told_apart_from_computing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    plan, frames = steps(1)[0]
+    bench.now += 100
+    bench.stage.order(plan, frames)
+    bench.now += 30
+    bench.stage.order(Grant(grant=1), ())
+    bench.now += 7
+    bench.work()
+    bench.now += 500
+    bench.stage.order(StepCommitted(step=1), ())
+    bench.work()
+    voted, saved = bench.link.messages(Voted)[0].metrics, bench.link.messages(CheckpointSaved)[0].metrics
+    assert 100 <= voted["time/wait_for_plan_s"] < 102
+    assert 30 <= voted["time/wait_for_slot_s"] < 32
+    assert 7 <= voted["time/compute_s"] < 9
+    assert 500 <= saved["time/wait_for_commit_s"] < 502
+    assert saved["time/apply_s"] < 2
+    assert bench.stage.stats()["waited_s"] >= 630
+
+
 def test_a_trainer_that_could_not_start_can_still_be_closed(tmp_path: Path) -> None:
     stage = ActorTrain()
     with pytest.raises(CheckpointError, match="config.json"):
