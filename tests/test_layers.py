@@ -16,7 +16,7 @@ import pytest
 HOUSE = Path(__file__).resolve().parents[1]
 LAYERS = ("schemas", "broker", "stages", "tools")
 SHARED_STAGES = ("stages.service", "stages.model")
-TORCHLESS = ("schemas", "broker", "stages.service", "stages.env", "stages.reward", "stages.host")
+TORCHLESS = ("schemas", "broker", "stages.service", "stages.env", "stages.reward", "stages.weight_sync", "stages.host")
 HEAVY = ("torch", "transformers", "zmq")
 # `from random import Random` stays legal as a type: the generator itself is handed in.
 IMPURE = (

@@ -134,6 +134,8 @@ def _on_ready(crank: Crank, client: Client, hello: Hello, *, fresh: bool) -> Non
         plans.on_trainer_new(crank, hello.resume_step or 0)
     elif client.role == Role.ACTOR_TRAIN:
         plans.on_trainer_back(crank, client, hello.resume_step or 0, hello.step_in_hand)
+    elif client.role == Role.REFERENCE:
+        versions.offer(crank, client)
     elif client.role == Role.ROLLOUT:
         versions.offer(crank, client)
         _close_forgotten(crank, client, hello.sessions)

@@ -14,6 +14,7 @@ from schemas.edges import Role
 from schemas.header import Header
 from schemas.messages import InstallFailed, InstallOrder, Receipt
 
+STARTING_VERSION = 0
 MAX_INSTALL_FAILURES = 3
 """Weights that fail so often on one replica will not arrive: the run ends and says so."""
 
@@ -78,17 +79,24 @@ def offer_all(crank: Crank) -> None:
 
 
 def offer(crank: Crank, client: Client) -> None:
-    """Orders one replica to install the target, unless it has it or was already told."""
+    """Orders one replica to install what it should have, unless it has it or was already told."""
     state = crank.state
-    wanted = target(state)
-    if client.role != Role.ROLLOUT or not client.connected or not client.ready or wanted is None:
-        return
-    if client.installed == wanted or client.offered == wanted:
+    wanted = _wanted_by(state, client)
+    if wanted is None or not client.connected or not client.ready or wanted in (client.installed, client.offered):
         return
     client.offered = wanted
     install = state.installs[wanted]
     header = state.messages[install.message].header
     crank.send(client.name, InstallOrder(header=header), Attachment(install.message))
+
+
+def _wanted_by(state: State, client: Client) -> int | None:
+    """Rollout follows the target. Reference proves once that its frozen model is the starting version, and keeps it."""
+    if client.role == Role.ROLLOUT:
+        return target(state)
+    if client.role == Role.REFERENCE and client.installed is None and STARTING_VERSION in state.installs:
+        return STARTING_VERSION
+    return None
 
 
 def on_receipt(crank: Crank, client: Client, receipt: Receipt) -> None:
