@@ -15,7 +15,7 @@ from tools.warm_start.command import run, summary
 from tools.warm_start.demonstrations import with_tool
 from tools.warm_start.quality import quality
 from tools.warm_start.tokenizer import VOCABULARY, encode
-from tools.warm_start.training import calculator_config, learning_rate, warm_start
+from tools.warm_start.training import calculator_config, learn, learning_rate, warm_start
 
 SHIPPED = Path(__file__).resolve().parents[3] / "compose/models/calculator"
 TWO_NUMBERS = ProblemLaw(most_numbers=2)
@@ -26,8 +26,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def digest_of(directory: Path) -> str:
-    return overall_digest(tensor_digests(read_state(directory)))
+def a_learner(seed: int, steps: int) -> Decoder:
+    decoder = Decoder(calculator_config()).initialise(seed)
+    learn(decoder, seed, steps)
+    return decoder
+
+
+def digest_of(decoder: Decoder) -> str:
+    return overall_digest(tensor_digests(decoder.state_dict()))
 
 
 def an_indifferent_decoder() -> Decoder:
@@ -81,15 +87,14 @@ def test_a_few_steps_already_learn_the_form_of_a_turn(tmp_path: Path) -> None:
     assert 0.15 < report.quality.tool_share < 0.5
 
 
-def test_the_same_seed_makes_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
-    made = [warm_start(tmp_path / name, seed, steps=2).output for name, seed in (("a", 5), ("b", 5), ("c", 6))]
-    first, again, other = (digest_of(directory) for directory in made)
+def test_the_same_seed_makes_the_same_weights_and_another_seed_others() -> None:
+    first, again, other = (digest_of(a_learner(seed, steps=2)) for seed in (5, 5, 6))
     assert first == again != other
 
 
-def test_every_step_is_reported(tmp_path: Path) -> None:
+def test_every_step_is_reported() -> None:
     seen: list[int] = []
-    warm_start(tmp_path / "made", steps=3, progress=lambda done, loss: seen.append(done))
+    learn(an_indifferent_decoder(), seed=0, steps=3, progress=lambda done, loss: seen.append(done))
     assert seen == [1, 2, 3]
 
 
