@@ -5,16 +5,13 @@ Parses no arguments: that is the command line's.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tools.warm_start.training import SHIPPED_SEED, SHIPPED_STEPS, WarmStartReport, warm_start
-
-# The library reads this once, when torch first computes: a second thread makes products of this size slower.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def run(
@@ -25,13 +22,12 @@ def run(
     console: Console | None = None,
 ) -> WarmStartReport:
     """Makes a starting checkpoint in `output`. Raises CheckpointError where that exists and `replace` is not set."""
+    torch.set_num_threads(1)  # a second thread makes products of this size slower
     console = console or Console()
     columns = (TextColumn("warm start"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("warm start", total=steps, loss=float("nan"))
-        report = warm_start(
-            output, seed, steps, lambda done, loss: bar.update(task, completed=done, loss=loss), replace
-        )
+        report = warm_start(output, seed, steps, lambda done, loss: bar.update(task, completed=done, loss=loss), replace)
     console.print(summary(report))
     return report
 
