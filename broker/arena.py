@@ -1,7 +1,7 @@
 """The arena: the frames of every record that is still needed, under the core's message ids.
 
-Filled and emptied by the core's `Keep`, `Store` and `Forget`, live and in recovery alike, so that it always equals a fold of the journal.
-It never looks into a frame.
+Filled and emptied by the core's `Keep`, `Store` and `Forget`, live and in recovery alike, so that it always equals a
+fold of the journal. It never looks into a frame.
 """
 
 from __future__ import annotations

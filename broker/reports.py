@@ -1,4 +1,5 @@
-"""What the broker writes for people, beside the journal: metrics as JSON lines and TensorBoard events, the summary, the failure.
+"""What the broker writes for people, beside the journal: metrics as JSON lines and TensorBoard events, the summary, the
+failure.
 
 Owns `<run>/metrics.jsonl`, `<run>/tensorboard/`, `<run>/summary.json`, `<run>/failure.json`.
 """

@@ -1,7 +1,8 @@
 """Bytes to messages and records, and back; strict, and never more than it was allowed to be.
 
-A record becomes `[body, array, array, ...]`: the body is msgpack in which each array field holds the index of its frame, counted from 0 after
-the body. Decoded arrays are read-only views of the frames: nothing is copied. No pickle, no dtype that the record does not name.
+A record becomes `[body, array, array, ...]`: the body is msgpack in which each array field holds the index of its
+frame, counted from 0 after the body. Decoded arrays are read-only views of the frames: nothing is copied. No pickle, no
+dtype that the record does not name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The loop's edges, once: which queue carries which record from whom to whom, and how it is delivered.
 
-Nothing else in the project states an edge: the broker checks puts and leases against this table, stages derive their windows from it.
+Nothing else in the project states an edge: the broker checks puts and leases against this table, stages derive their
+windows from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The header of a record: all that the broker ever reads of one.
 
-A record on a queue is `header | body | array frames`. The header (at most 512 bytes of msgpack) holds what queues, ledger and policies need;
-the body (msgpack) and the arrays (raw bytes) pass through the broker unread. Fields without a meaning for a record are absent.
+A record on a queue is `header | body | array frames`. The header (at most 512 bytes of msgpack) holds what queues,
+ledger and policies need; the body (msgpack) and the arrays (raw bytes) pass through the broker unread. Fields without a
+meaning for a record are absent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The records that queues carry, one class each; `schemas/edges.py` says which queue carries which.
 
-Arrays are numpy vectors and travel as raw frames; their dtypes stand in `arrays`. Everything else of a record is its body.
-Positions count tokens of the session from 0. `logprobs[t]` is the log-prob of token t given those before it, 0 where the policy did not sample it.
+Arrays are numpy vectors and travel as raw frames; their dtypes stand in `arrays`. Everything else of a record is its
+body. Positions count tokens of the session from 0. `logprobs[t]` is the log-prob of token t given those before it, 0
+where the policy did not sample it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Admission: how many groups of tickets may enter now.
 
-`async` (AReaL's capacity rule): with R groups a step and versions counted in steps, at most (version + max_lag + 1) * R groups may have been
-admitted, where `version` is the oldest that any replica samples with: a group that is trained in turn is then at most `max_lag` versions old.
-Counting from the committed step instead would let the time that an install takes pass for lag that nobody bounded. `sync`: the R groups of the next step, once its version is
-in use, and no more. Both stop at the last step, and both stay within the one budget: room is charged here and nowhere else.
-Pure: numbers in, a number with its reasons out.
+`async` (AReaL's capacity rule): with R groups a step and versions counted in steps, at most (version + max_lag + 1) * R
+groups may have been admitted, where `version` is the oldest that any replica samples with: a group that is trained in
+turn is then at most `max_lag` versions old. Counting from the committed step instead would let the time that an install
+takes pass for lag that nobody bounded. `sync`: the R groups of the next step, once its version is in use, and no more.
+Both stop at the last step, and both stay within the one budget: room is charged here and nowhere else. Pure: numbers
+in, a number with its reasons out.
 """
 
 from __future__ import annotations

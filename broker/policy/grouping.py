@@ -1,8 +1,9 @@
-"""Grouping: what becomes of a group all of whose members have a reward or have failed (RolloutPipe's complete groups; DAPO's filter).
+"""Grouping: what becomes of a group all of whose members have a reward or have failed (RolloutPipe's complete groups;
+DAPO's filter).
 
-A group whose rewards are all equal has no advantage, so no gradient but the KL's; it is dropped before reference is paid for, and another
-takes its place, while the round's refills last. After that it is kept, so that a step always has all its groups. Baseline: keep all.
-Pure: rewards in, a verdict with its numbers out.
+A group whose rewards are all equal has no advantage, so no gradient but the KL's; it is dropped before reference is
+paid for, and another takes its place, while the round's refills last. After that it is kept, so that a step always has
+all its groups. Baseline: keep all. Pure: rewards in, a verdict with its numbers out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Placement: which replica gets which turn. Baseline: sticky, else least in flight.
 
-A session's next turn goes to the replica that holds its KV while that one has room; otherwise, and for a first turn, to the replica with
-the fewest turns in flight, by name where equal. Pure: candidates in, one of them (or none) out.
+A session's next turn goes to the replica that holds its KV while that one has room; otherwise, and for a first turn, to
+the replica with the fewest turns in flight, by name where equal. Pure: candidates in, one of them (or none) out.
 """
 
 from __future__ import annotations

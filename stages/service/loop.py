@@ -1,6 +1,8 @@
-"""The one loop of every stage: hello, ready, lease, work, commit, drain, bye; heartbeats, counters and the reconnects in between.
+"""The one loop of every stage: hello, ready, lease, work, commit, drain, bye; heartbeats, counters and the reconnects in
+between.
 
-Owns the client and the leases a stage holds. Everything of a stage is called from this thread, so a heartbeat is proof that its work goes on.
+Owns the client and the leases a stage holds. Everything of a stage is called from this thread, so a heartbeat is proof
+that its work goes on.
 """
 
 from __future__ import annotations

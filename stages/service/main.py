@@ -1,6 +1,7 @@
 """What every stage's `__main__` calls: arguments, logs, the loop, and the one error boundary of a stage process.
 
-Exit codes: 0 sent home by the broker; 1 a failure that a restart may mend; 2 bad input or refused by the broker: a restart would not help.
+Exit codes: 0 sent home by the broker; 1 a failure that a restart may mend; 2 bad input or refused by the broker: a
+restart would not help.
 """
 
 from __future__ import annotations

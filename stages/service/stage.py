@@ -11,8 +11,9 @@
 | `drained` | after `drain` was ordered | True once nothing is held |
 | `close` | at the end | frees what it owns |
 
-`work` must return within about a second: the loop heartbeats between calls, and a stage that stays away too long is taken for hung.
-A wait that ends by something other than a broker message (another thread, a file) wakes the loop through `wake_fd`.
+`work` must return within about a second: the loop heartbeats between calls, and a stage that stays away too long is
+taken for hung. A wait that ends by something other than a broker message (another thread, a file) wakes the loop
+through `wake_fd`.
 """
 
 from __future__ import annotations
