@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from broker.core.events import Malformed
+from broker.core.events import DiskFull, DiskOk, Malformed
 from schemas import messages as wire
 from schemas.edges import Role
 from tests.broker.core.mill import ALL, Mill, a_header, whose
@@ -151,8 +151,6 @@ def test_a_ticket_cannot_fail_and_go_on_in_one_commit(a_mill: MakeMill) -> None:
 
 
 def test_a_full_disk_refuses_only_what_has_no_ticket(a_mill: MakeMill) -> None:
-    from broker.core.events import DiskFull, DiskOk
-
     mill = a_mill(*ALL)
     mill.feed(DiskFull())
     mill.commit("trainer", puts=[a_header("versions", newest_version=1, weights="w1")])
