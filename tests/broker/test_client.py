@@ -1,0 +1,114 @@
+"""A client's side of the protocol, where it is more than the service loop shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from broker.client import Client
+from schemas.edges import Role
+from schemas.errors import InvariantError
+from schemas.messages import Bye, Committed, Credit, Deliver, Hello, Welcome
+from tests.broker.edge_doubles import a_put
+from tests.skeleton.scripted_broker import ScriptedBroker, a_scripted_broker
+from tests.skeleton.waiting import until
+
+
+@pytest.fixture
+def broker() -> Iterator[ScriptedBroker]:
+    with a_scripted_broker() as made:
+        yield made
+
+
+@pytest.fixture
+def client(broker: ScriptedBroker) -> Iterator[Client]:
+    made = Client(broker.endpoint, Role.REWARD, "reward-0", lambda base: base)
+    yield made
+    made.close()
+
+
+def hear(client: Client, broker: ScriptedBroker, kind: type) -> object:
+    """What the client says next, while it polls."""
+    found: list[object] = []
+
+    def came() -> bool:
+        client.poll(0.0)
+        broker.listen(0.001)
+        found.extend(message for message in broker.heard if isinstance(message, kind))
+        broker.heard.clear()
+        return bool(found)
+
+    until(came, f"the client says {kind.__name__}")
+    return found[0]
+
+
+def welcomed(client: Client, broker: ScriptedBroker, epoch: int = 1, next_seq: int = 1) -> None:
+    client.say_hello()
+    hear(client, broker, Hello)
+    broker.say(Welcome(epoch=epoch, next_seq=next_seq, config={}, run_directory=""))
+    until(lambda: any(isinstance(message, Welcome) for message, _ in client.poll(0.01)), "the welcome arrives")
+
+
+def test_a_numbered_message_said_before_the_first_welcome_leaves_after_it_under_its_epoch(client: Client, broker: ScriptedBroker) -> None:
+    client.send(Credit(queue="episodes", window=3))
+    welcomed(client, broker, epoch=4)
+    assert hear(client, broker, Credit) == Credit(epoch=4, seq=1, queue="episodes", window=3)
+
+
+def test_numbers_begin_at_1_and_rise_by_1(client: Client, broker: ScriptedBroker) -> None:
+    welcomed(client, broker)
+    seqs = []
+    for window in range(3):
+        client.send(Credit(queue="episodes", window=window))
+        credit = hear(client, broker, Credit)
+        assert isinstance(credit, Credit)
+        seqs.append(credit.seq)
+    assert seqs == [1, 2, 3]
+    assert client.unanswered == 3
+    broker.say(Committed(seq=2))
+    until(lambda: client.poll(0.01) == [] and client.unanswered == 1, "the answer arrives")
+
+
+def test_bookkeeping_is_not_handed_on_and_records_come_with_their_frames(client: Client, broker: ScriptedBroker) -> None:
+    from schemas.records import Version
+
+    welcomed(client, broker)
+    commit, frames = a_put(Version(lineage=0, number=0, digest="0a", location="nowhere", tensors=()), "versions")
+    broker.say(Committed(seq=0))
+    broker.say(Deliver(lease=4, header=commit.puts[0]), frames)
+    received: list = []
+    until(lambda: received.extend(client.poll(0.01)) or received, "the delivery arrives")
+    ((message, parts),) = received
+    assert isinstance(message, Deliver)
+    assert parts == [bytes(frame) for frame in frames]
+
+
+def test_one_hello_leaves_for_each_connection_however_long_the_broker_was_away(client: Client, broker: ScriptedBroker) -> None:
+    welcomed(client, broker)
+    broker.close()
+    until(lambda: client.poll(0.01) == [] and not client._connected, "the client notices")
+    for _ in range(5):
+        client.say_hello()
+        client.poll(0.01)
+    broker._open()
+    hear(client, broker, Hello)
+    for _ in range(20):
+        client.poll(0.0)
+        broker.listen(0.005)
+    assert broker.heard == []
+
+
+def test_a_client_is_of_no_use_in_a_forked_child(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(InvariantError, match="forked child"):
+        client.send(Bye())
+    monkeypatch.undo()
+
+
+def test_a_client_says_goodbye_where_someone_listens(broker: ScriptedBroker) -> None:
+    client = Client(broker.endpoint, Role.REWARD, "reward-1", lambda base: base)
+    welcomed(client, broker)
+    client.close("run_end")
+    assert broker.next(Bye).reason == "run_end"
