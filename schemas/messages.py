@@ -1,7 +1,8 @@
 """What a client says to the broker and what the broker says to a client: the whole protocol, two closed unions.
 
-A message is one msgpack map with a `type` tag, the first frame; frames of records follow it. `broker/README.md` is the protocol's page.
-Fields are added at the end with a default; a changed meaning takes a new tag. Times are durations in seconds, never clock readings.
+A message is one msgpack map with a `type` tag, the first frame; frames of records follow it. `broker/README.md` is the
+protocol's page. Fields are added at the end with a default; a changed meaning takes a new tag. Times are durations in
+seconds, never clock readings.
 """
 
 from __future__ import annotations
@@ -184,9 +185,22 @@ class StatusAsked(Message, tag="status_asked", frozen=True, kw_only=True):
     """Asks for a `Status`; changes nothing, needs no hello."""
 
 
+class DeadAsked(Message, tag="dead_asked", frozen=True, kw_only=True):
+    """Asks for the dead letters; changes nothing, needs no hello."""
+
+    id: int = 0
+    """Of one letter, whose frames are sent along; 0 for all of them, without frames."""
+
+
+class DeadRetry(Message, tag="dead_retry", frozen=True, kw_only=True):
+    """Asks that the task of a dead letter be tried again; answered by `DeadRetried`, needs no hello."""
+
+    id: int
+
+
 ClientMessage = (
     Hello | Bye | Heartbeat | Credit | Commit | Voted | CheckpointSaved | Receipt | InstallFailed | GrantAsked | GrantReleased
-    | Drained | ProcessExited | StopAsked | StatusAsked
+    | Drained | ProcessExited | StopAsked | StatusAsked | DeadAsked | DeadRetry
 )  # fmt: skip
 """All that a client may say."""
 
@@ -334,9 +348,25 @@ class Status(Message, tag="status", frozen=True, kw_only=True):
     body: dict[str, Json]
 
 
+class DeadLetters(Message, tag="dead_letters", frozen=True, kw_only=True):
+    """Answer to `DeadAsked`: a map a letter, oldest first; with one letter, the frames of its record follow."""
+
+    letters: tuple[dict[str, Json], ...] = ()
+    dropped: int = 0
+    """Older ones that had to go to keep the rest within bounds."""
+
+
+class DeadRetried(Message, tag="dead_retried", frozen=True, kw_only=True):
+    """Answer to `DeadRetry`: what happens now, or why nothing does."""
+
+    id: int
+    done: bool
+    detail: str = ""
+
+
 BrokerMessage = (
     Welcome | Refuse | Committed | ResendFrom | Deliver | CloseSession | Abort | Plan | StepCommitted | PlanVoided | InstallOrder
-    | Grant | Fence | StartProcess | StopProcess | Drain | Status
+    | Grant | Fence | StartProcess | StopProcess | Drain | Status | DeadLetters | DeadRetried
 )  # fmt: skip
 """All that the broker may say."""
 

@@ -1,7 +1,7 @@
 """Clients: hello, liveness, goodbye.
 
-A process is known by its name; each start of it is an incarnation with an epoch of its own. A newer incarnation fences the older. A client
-that the broker does not know, lost, or has not heard since its own restart is told `hello_first`.
+A process is known by its name; each start of it is an incarnation with an epoch of its own. A newer incarnation fences
+the older. A client that the broker does not know, lost, or has not heard since its own restart is told `hello_first`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def heard(crank: Crank, client: Client) -> None:
     if client.suspect:
         client.suspect = False
         crank.dirty.update(client.windows)
+        crank.touched.add(client.name)
 
 
 def on_hello(crank: Crank, sender: str, hello: Hello) -> None:
@@ -45,6 +46,7 @@ def on_hello(crank: Crank, sender: str, hello: Hello) -> None:
     known = crank.state.clients.get(hello.name)
     fresh = known is None or known.incarnation != hello.incarnation or not known.welcomed
     client = _register(crank, hello)
+    crank.touched.add(client.name)
     stale = _settle_leases(crank, client, hello)
     _update(crank, client, hello)
     crank.send(client.name, Welcome(
@@ -177,6 +179,7 @@ def watch(crank: Crank) -> None:
             fleet.lose_client(crank, client, f"silent for {silence:.1f} s")
         elif silence > settings.suspect_s and not client.suspect:
             client.suspect = True
+            crank.touched.add(client.name)
             crank.note("client_suspect", client=client.name, silence=silence)
 
 

@@ -1,7 +1,8 @@
 """Numbered messages, and commits above all: a stage's unit of work, all or nothing, in the order of its producer.
 
-The next number is taken, an earlier one was taken already, a later one shows a hole and is answered with the number to resend from. A refusal
-spends its number. Checks come first and change nothing; then acknowledgements, failures and puts are applied.
+The next number is taken, an earlier one was taken already, a later one shows a hole and is answered with the number to
+resend from. A refusal spends its number. Checks come first and change nothing; then acknowledgements, failures and puts
+are applied.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One turn of the crank: the scratch of a single `step`, handed to every rule.
 
-Rules change `state` and order through `out`; which queues need delivery is noted in `dirty` and served once, at the end.
+Rules change `state` and order through `out`; which queues need delivery is noted in `dirty` and served once, at the
+end.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from schemas.messages import BrokerMessage
 class Crank:
     """State, the event's time, and the orders so far."""
 
-    __slots__ = ("dirty", "now", "offer_due", "out", "plan_due", "sender", "state")
+    __slots__ = ("dirty", "now", "offer_due", "out", "plan_due", "sender", "spared", "state", "thinned", "touched")
 
     def __init__(self, state: State, now: float) -> None:
         self.state = state
         self.now = now
         self.out: list[Action] = []
         self.dirty: set[str] = set()
+        self.touched: set[str] = set()
+        """Clients whose room for work may have changed."""
+        self.thinned: set[str] = set()
+        """Queues that lost a record otherwise than by delivery."""
+        self.spared: set[int] = set()
+        """Messages whose frames a dead letter keeps."""
         self.sender = ""
         self.plan_due = False
         self.offer_due = False
@@ -45,6 +52,7 @@ class Crank:
         gone = tuple(message for message in messages if message)
         for message in gone:
             self.state.messages.pop(message, None)
+        gone = tuple(message for message in gone if message not in self.spared)
         if gone:
             self.out.append(Forget(gone))
 

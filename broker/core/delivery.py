@@ -1,14 +1,14 @@
 """Delivery: from queues to clients, by credit. Served once a step, for the queues that something happened to.
 
-Fair queues go to the consumer that holds fewest; turns where the placement policy says; actions to the env that owns the session. What was
-given back goes before what was never delivered. Eval tickets go before training tickets.
+Fair queues go to the consumer that holds fewest; turns where the placement policy says; actions to the env that owns
+the session. What was given back goes before what was never delivered. Eval tickets go before training tickets.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from broker.core import leases, ledger, sessions
+from broker.core import leases, ledger, sessions, waiting
 from broker.core.actions import Attachment
 from broker.core.crank import Crank
 from broker.core.state import Client, Lease, Queue, Queued, Session, Stand, State
@@ -28,7 +28,6 @@ def serve(crank: Crank) -> None:
             _serve_turns(crank)
         elif kind is Delivery.KEYED:
             _serve_actions(crank)
-    crank.dirty.clear()
 
 
 def _pop_first(queue: Queue) -> int | None:
@@ -41,11 +40,7 @@ def _pop_first(queue: Queue) -> int | None:
 
 
 def _consumers(state: State, queue: str) -> list[Client]:
-    return [client for client in state.clients.values() if _takes_work(client) and client.windows.get(queue, 0) > client.held.get(queue, 0)]
-
-
-def _takes_work(client: Client) -> bool:
-    return client.connected and client.ready and not client.draining and not client.suspect
+    return [client for client in state.clients.values() if waiting.has_room(client, queue)]
 
 
 def _serve_fair(crank: Crank, name: str) -> None:

@@ -1,6 +1,7 @@
 """The fleet: which stage processes a run wants, on which host, on which slots; and what an exit means.
 
-Rollout replicas take the slots from the first on, training and reference share the last one (by grants). With one slot all share it.
+Rollout replicas take the slots from the first on, training and reference share the last one (by grants). With one slot
+all share it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def lose_client(crank: Crank, client: Client, cause: str) -> None:
     client.connected = client.ready = client.suspect = False
     client.since, client.installed, client.offered = crank.now, None, None
     client.windows, client.waiting = {}, ""
+    crank.touched.add(client.name)
     crank.note("client_lost", client=client.name, cause=cause)
     for lease in [lease.id for lease in crank.state.leases.values() if lease.client == client.name]:
         leases.lose(crank, lease, cause)

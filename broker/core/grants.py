@@ -1,11 +1,12 @@
 """Slot grants: how roles that share a slot take turns. Several slots are granted as one gang, first asked first served.
 
-A grant ends by release, by its holder's end, or by its deadline (a fence). Without a host a client has no slots, and is granted none at once.
+A grant ends by release, by its holder's end, or by its deadline (a fence). Without a host a client has no slots, and is
+granted none at once.
 """
 
 from __future__ import annotations
 
-from broker.core.crank import Crank
+from broker.core.crank import Crank, smoothed
 from broker.core.settings import GRANT_SECONDS
 from broker.core.state import Client, GrantState, State
 from schemas.messages import Fence, Grant, GrantAsked, GrantReleased
@@ -29,6 +30,8 @@ def on_released(crank: Crank, client: Client, released: GrantReleased) -> None:
     grant = crank.state.grants.get(released.grant)
     if grant is not None and grant.client == client.name:
         del crank.state.grants[grant.id]
+        if grant.granted_at is not None:
+            crank.state.grant_s = smoothed(crank.state.grant_s, crank.now - grant.granted_at)
         serve(crank)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.core import grants, ledger
+from broker.core import dead, grants, ledger, waiting
 from broker.core.state import Stand, State
 
 
 def violations(state: State) -> list[str]:
     """Every broken promise, as a sentence; empty where all hold. O(size of the state)."""
-    return [*ledger.violations(state), *_places(state), *_holds(state), *_sessions(state), *grants.violations(state), *_budget(state)]
+    return [*ledger.violations(state), *_places(state), *_holds(state), *_sessions(state), *grants.violations(state), *_budget(state),
+            *waiting.violations(state), *_dead(state)]  # fmt: skip
 
 
 def _places(state: State) -> list[str]:
@@ -61,3 +62,8 @@ def _sessions(state: State) -> list[str]:
 def _budget(state: State) -> list[str]:
     charged, budget = state.ledger.charged, state.settings.budget_bytes
     return [f"budget: {charged} bytes charged of {budget}"] if charged > budget else []
+
+
+def _dead(state: State) -> list[str]:
+    held = sum(dead.letter_bytes(letter) for letter in state.dead.values())
+    return [f"dead letters hold {held} bytes, noted are {state.dead_bytes}"] if held != state.dead_bytes else []

@@ -25,26 +25,27 @@ def group(crank: Crank, *, task_index: int, purpose: str, members: int, version:
     state.next_group += 1
     state.groups[made.id] = made
     for member in range(members):
-        made.members.append(_ticket(crank, made, member, version).id)
+        made.members.append(ticket(crank, made, member, version).id)
     return made
 
 
-def _ticket(crank: Crank, group: Group, member: int, version: int | None) -> Ticket:
+def ticket(crank: Crank, group: Group, member: int, version: int | None) -> Ticket:
+    """Issues one ticket and charges its room; the caller adds it to the group."""
     state = crank.state
     seed = _seed(state.settings.seed, group.purpose, group.task_index, version)
     body = records.Ticket(task_index=group.task_index, seed=seed)
     header = make_header(body, encode_record(body), pipeline=state.settings.pipeline, queue="tickets", ticket=state.next_ticket,
                          group=group.id, member=member, purpose=group.purpose)  # fmt: skip
     message = Queued(id=crank.new_message(), queue="tickets", header=header, put_at=crank.now)
-    ticket = Ticket(id=state.next_ticket, group=group.id, member=member, purpose=group.purpose, message=message.id, version=version,
-                    charged=ticket_bytes(state), issued_at=crank.now)  # fmt: skip
+    made = Ticket(id=state.next_ticket, group=group.id, member=member, purpose=group.purpose, message=message.id, version=version,
+                  charged=ticket_bytes(state), issued_at=crank.now)  # fmt: skip
     state.next_ticket += 1
-    state.tickets[ticket.id] = ticket
+    state.tickets[made.id] = made
     state.ledger.issued += 1
-    state.ledger.charged += ticket.charged
+    state.ledger.charged += made.charged
     crank.enqueue(message)
     crank.out.append(Store(message.id, header, body))
-    return ticket
+    return made
 
 
 def _seed(run_seed: int, purpose: str, task_index: int, version: int | None) -> int:
@@ -73,6 +74,13 @@ def admit_training(crank: Crank, in_use: list[int]) -> None:
     crank.note("admission", groups=decision.groups, allowed=decision.allowed, admitted=view.admitted, bound=decision.reason)
     pinned = trainer.step if settings.schedule == "sync" else None
     for _ in range(decision.groups):
-        group(crank, task_index=state.next_task, purpose="train", members=settings.members, version=pinned)
-        state.next_task += 1
+        group(crank, task_index=_next_task(state), purpose="train", members=settings.members, version=pinned)
         state.groups_admitted += 1
+
+
+def _next_task(state: State) -> int:
+    """A task that is to be played again, or else the next."""
+    if state.retry_tasks:
+        return state.retry_tasks.pop(0)
+    state.next_task += 1
+    return state.next_task - 1

@@ -1,11 +1,12 @@
 """Leases: who holds what, until when; and what becomes of a message whose holder is lost, late or has failed.
 
-Every redelivery of a ticket is a new attempt. Deaths count up to `max_deliveries`, failures that a stage reports up to `member_retries`.
+Every redelivery of a ticket is a new attempt. Deaths count up to `max_deliveries`, failures that a stage reports up to
+`member_retries`.
 """
 
 from __future__ import annotations
 
-from broker.core import groups, ledger, sessions
+from broker.core import dead, groups, ledger, sessions
 from broker.core.crank import Crank, smoothed
 from broker.core.settings import LEASE_SECONDS
 from broker.core.state import Client, Lease, Queued, Stand, Ticket
@@ -24,6 +25,9 @@ def grant(crank: Crank, client: Client, message: Queued) -> Lease:
     queue = state.queues[message.queue]
     queue.leased += 1
     queue.wait_s = smoothed(queue.wait_s, crank.now - message.put_at)
+    queue.waited_s += crank.now - message.put_at
+    queue.deliveries += 1
+    crank.touched.add(client.name)
     message.deliveries += 1
     message.lease = lease.id
     return lease
@@ -49,6 +53,7 @@ def lose(crank: Crank, lease_id: int, cause: str) -> None:
     crank.note("lease_lost", lease=lease.id, queue=lease.queue, client=lease.client, cause=cause)
     message = crank.state.messages[lease.message]
     message.lease = None
+    dead.remember(crank, message, lease.client, cause)
     if lease.queue == "tickets" or (lease.queue == "actions" and not _is_played_by(crank, message, lease.client)):
         _lose_session(crank, crank.state.tickets[message.header.ticket or 0])
         return
@@ -73,13 +78,16 @@ def _lose_session(crank: Crank, ticket: Ticket) -> None:
     """The env lost the ticket: another attempt, unless too many envs died of it."""
     ticket.deaths += 1
     if ticket.deaths >= crank.state.settings.max_deliveries:
-        end_ticket_failed(crank, ticket, "dead_letter", f"{ticket.deaths} env processes were lost while they played it")
+        reason = f"{ticket.deaths} env processes were lost while they played it"
+        dead.bury(crank, crank.state.messages[ticket.message], reason)
+        end_ticket_failed(crank, ticket, "dead_letter", reason)
     else:
         sessions.new_attempt(crank, ticket)
 
 
 def _dead_letter(crank: Crank, message: Queued) -> None:
     header = message.header
+    dead.bury(crank, message, f"{message.queue}: {message.deliveries} deliveries without an answer")
     if header.ticket is None:
         crank.fail_run(message.queue, f"a record of queue {message.queue} could not be processed in {message.deliveries} deliveries",
                        "look into the logs of the stage that consumes it")  # fmt: skip
@@ -92,7 +100,10 @@ def report_failure(crank: Crank, failure: Failure) -> None:
     """A stage could not process a leased record and says why."""
     lease = crank.state.leases[failure.lease]
     message = crank.state.messages[lease.message]
+    cause = f"{failure.boundary}: {failure.reason}"
+    dead.remember(crank, message, lease.client, cause)
     if message.header.ticket is None:
+        dead.bury(crank, message, cause)
         acknowledge(crank, failure.lease)
         crank.forget(message.id)
         crank.fail_run(failure.boundary, failure.reason, f"look into the logs of {lease.client}")
@@ -102,6 +113,7 @@ def report_failure(crank: Crank, failure: Failure) -> None:
     ticket.failures += 1
     crank.note("member_failed", ticket=ticket.id, boundary=failure.boundary, reason=failure.reason, failures=ticket.failures)
     if ticket.failures > crank.state.settings.member_retries:
+        dead.bury(crank, message, cause)
         end_ticket_failed(crank, ticket, failure.boundary, failure.reason)
     elif lease.queue == "turns":
         sessions.leave_replica(crank.state.sessions[ticket.id])

@@ -156,6 +156,7 @@ def _send_home(crank: Crank) -> None:
         if not client.connected or client.role == Role.OBSERVER:
             continue
         client.draining = True
+        crank.touched.add(client.name)
         crank.send(client.name, StopProcess() if client.role == Role.HOST else Drain(reason="run_end"))
 
 

@@ -1,7 +1,8 @@
-"""Lost histories: what becomes of what was made with versions that a restarted trainer does not have, or made again with another result.
+"""Lost histories: what becomes of what was made with versions that a restarted trainer does not have, or made again with
+another result.
 
-Those versions are installed nowhere any more, and everything they sampled ends `dropped(lost_version)`, planned or not, unless a committed
-step holds it. New weights under the same numbers come with the trainer's next versions.
+Those versions are installed nowhere any more, and everything they sampled ends `dropped(lost_version)`, planned or not,
+unless a committed step holds it. New weights under the same numbers come with the trainer's next versions.
 """
 
 from __future__ import annotations

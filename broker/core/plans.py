@@ -1,8 +1,9 @@
 """Step plans: which samples make which optimizer step, and the vote that commits it.
 
-A plan is formed once `groups_per_step` groups are ready and the trainer is idle. This is the named check of the lag: `oldest_allowed` rides
-with the plan, and tokens sampled by an older version lose their mask in the trainer. A committed step's records stay until a checkpoint
-holds it; a trainer that comes back without it gets the recorded plans again, in order, and the recorded answers.
+A plan is formed once `groups_per_step` groups are ready and the trainer is idle. This is the named check of the lag:
+`oldest_allowed` rides with the plan, and tokens sampled by an older version lose their mask in the trainer. A committed
+step's records stay until a checkpoint holds it; a trainer that comes back without it gets the recorded plans again, in
+order, and the recorded answers.
 """
 
 from __future__ import annotations

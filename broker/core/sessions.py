@@ -1,7 +1,7 @@
 """Sessions: a live (ticket, attempt), its frames, and who holds what of it.
 
-A session has at most one message in the ring of turns and actions. Its frames stay in the arena until it closes, so that any replica can be
-given the context it lacks; the replica that answered last holds all of it.
+A session has at most one message in the ring of turns and actions. Its frames stay in the arena until it closes, so
+that any replica can be given the context it lacks; the replica that answered last holds all of it.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def pull_out(crank: Crank, message_id: int) -> None:
     queue = state.queues[message.queue]
     queue.ready.pop(message_id, None)
     queue.back.pop(message_id, None)
+    crank.thinned.add(message.queue)
     lease = state.leases.pop(message.lease, None) if message.lease is not None else None
     if lease is not None:
         message.lease = None
@@ -95,6 +96,7 @@ def release_hold(crank: Crank, client_name: str, queue: str) -> None:
     client = crank.state.clients.get(client_name)
     if client is not None:
         client.held[queue] = client.held.get(queue, 0) - 1
+        crank.touched.add(client_name)
     crank.dirty.add(queue)
 
 

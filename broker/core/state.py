@@ -1,6 +1,8 @@
-"""The broker's whole state: what a fold of the journal gives, byte for byte. Plain Structs, no behaviour, no bytes of records.
+"""The broker's whole state: what a fold of the journal gives, byte for byte. Plain Structs, no behaviour, no bytes of
+records.
 
-Record bodies live outside, in the driver's arena, under the message ids used here. All times are seconds of the broker's own clock.
+Record bodies live outside, in the driver's arena, under the message ids used here. All times are seconds of the
+broker's own clock.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from broker.core.settings import Settings
+from broker.core.traces import Attempt, DeadLetter, Waiting
 from schemas.edges import EDGES
 from schemas.header import Header
 from schemas.messages import GroupRewards
@@ -70,6 +73,9 @@ class Client(Struct, kw_only=True):
     installed: int | None = None
     offered: int | None = None
     """Version whose install was ordered and not yet answered."""
+    offered_at: float = 0.0
+    progress_at: float = 0.0
+    """When it last did something: any numbered message but a credit."""
     host: str = ""
     slots: tuple[str, ...] = ()
     pid: int = 0
@@ -86,6 +92,8 @@ class Queued(Struct, kw_only=True):
     deliveries: int = 0
     put_at: float = 0.0
     lease: int | None = None
+    history: list[Attempt] = field(default_factory=list)
+    """Deliveries that came to nothing, of a record without a ticket; else they stand with the ticket."""
 
 
 class Queue(Struct, kw_only=True):
@@ -104,6 +112,10 @@ class Queue(Struct, kw_only=True):
     wait_s: float | None = None
     """Smoothed time in the queue."""
     redeliveries: int = 0
+    deliveries: int = 0
+    waited_s: float = 0.0
+    """Seconds in the queue, summed over deliveries."""
+    waiting: Waiting = field(default_factory=Waiting)
 
 
 class Lease(Struct, kw_only=True):
@@ -157,6 +169,8 @@ class Ticket(Struct, kw_only=True):
     record: int | None = None
     """Message of its episode, scored or sample, once it has one."""
     issued_at: float = 0.0
+    history: list[Attempt] = field(default_factory=list)
+    """Its deliveries that came to nothing, and those of its records."""
 
 
 class Group(Struct, kw_only=True):
@@ -308,6 +322,15 @@ class State(Struct, kw_only=True):
     next_group: int = 1
     next_grant: int = 1
     next_task: int = 0
+    retry_tasks: list[int] = field(default_factory=list)
+    """Tasks that a person wants played again; they go before `next_task`."""
+    dead: dict[int, DeadLetter] = field(default_factory=dict)
+    next_dead: int = 1
+    dead_bytes: int = 0
+    dead_dropped: int = 0
+    """Letters that had to go to keep the rest within bounds."""
+    grant_s: float | None = None
+    """Smoothed time for which a grant is held."""
     groups_admitted: int = 0
     """Training groups admitted, less those dropped and refilled."""
     restarted_at: float | None = None

@@ -1,13 +1,14 @@
 """The core's one door: `step(state, event, now)` changes the state and returns what to do about it.
 
-Pure: no socket, clock, file, log or chance. The same code runs live, under a virtual clock, and over a recorded journal.
+Pure: no socket, clock, file, log or chance. The same code runs live, under a virtual clock, and over a recorded
+journal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.core import clients, commits, delivery, fleet, grants, leases, lifecycle, plans, versions
+from broker.core import clients, commits, dead, delivery, fleet, grants, leases, lifecycle, plans, versions, waiting
 from broker.core.actions import Action, EndRun
 from broker.core.crank import Crank
 from broker.core.events import DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick
@@ -38,6 +39,7 @@ def step(state: State, event: Event, now: float) -> list[Action]:
         state.disk_full = isinstance(event, DiskFull)
     lifecycle.advance(crank)
     delivery.serve(crank)
+    waiting.settle(crank)
     return crank.out
 
 
@@ -54,6 +56,9 @@ def _received(crank: Crank, event: Received) -> None:
     if isinstance(message, wire.StopAsked):
         _stop(crank, message)
         return
+    if isinstance(message, wire.DeadRetry):
+        dead.on_retry(crank, message)
+        return
     client = clients.sender_of(crank, event.sender)
     if client is None:
         return
@@ -65,6 +70,8 @@ def _received(crank: Crank, event: Received) -> None:
         crank.note("message_refused", client=client.name, detail=problem)
         crank.send(client.name, wire.Refuse(reason="role", detail=problem, seq=getattr(message, "seq", None)))
         return
+    if isinstance(message, wire.Numbered) and not isinstance(message, wire.Credit):
+        client.progress_at = crank.now
     _HANDLERS[type(message)](crank, client, message)
     if isinstance(message, wire.Numbered) and not isinstance(message, wire.Commit):
         crank.send(client.name, wire.Committed(seq=message.seq))
@@ -105,6 +112,7 @@ def _stop(crank: Crank, asked: wire.StopAsked) -> None:
 
 def _credit(crank: Crank, client: Client, credit: wire.Credit) -> None:
     client.windows[credit.queue] = credit.window
+    crank.touched.add(client.name)
     crank.dirty.add(credit.queue)
 
 
@@ -143,6 +151,7 @@ def _restarted(crank: Crank) -> None:
     for client in state.clients.values():
         client.connected = client.ready = False
         client.last_seen = crank.now
+        crank.touched.add(client.name)
     for lease in state.leases.values():
         lease.deadline = max(lease.deadline, crank.now + state.settings.grace_s)
     lifecycle.reopen(crank)

@@ -1,7 +1,7 @@
 """Versions and installs: which weights the trainer made, which a replica should have, which it is proven to have.
 
-A replica counts as having a version only with its receipt. The target is the newest version, or, while an evaluation is open, the version
-that it is pinned to: every install beyond it waits until its turns are done.
+A replica counts as having a version only with its receipt. The target is the newest version, or, while an evaluation is
+open, the version that it is pinned to: every install beyond it waits until its turns are done.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def offer(crank: Crank, client: Client) -> None:
     wanted = _wanted_by(state, client)
     if wanted is None or not client.connected or not client.ready or wanted in (client.installed, client.offered):
         return
-    client.offered = wanted
+    client.offered, client.offered_at = wanted, crank.now
     install = state.installs[wanted]
     header = state.messages[install.message].header
     crank.send(client.name, InstallOrder(header=header), Attachment(install.message))
