@@ -132,9 +132,13 @@ class Sink:
 
 
 def _report(messages: int, began: int, waits: list[int]) -> Side:
+    p50, p99 = quantiles(waits)
+    return Side(messages=messages, began=began / 1e9, ended=time.monotonic_ns() / 1e9, p50_ms=p50, p99_ms=p99)
+
+
+def quantiles(waits: list[int]) -> tuple[float, float]:
+    """Median and 99th percentile of nanoseconds, in milliseconds; 0 where there are none."""
+    if not waits:
+        return 0.0, 0.0
     ordered = sorted(waits)
-    return Side(messages=messages, began=began / 1e9, ended=time.monotonic_ns() / 1e9, p50_ms=_at(ordered, 0.5), p99_ms=_at(ordered, 0.99))
-
-
-def _at(ordered: list[int], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1e6
+    return ordered[len(ordered) // 2] / 1e6, ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] / 1e6

@@ -65,7 +65,7 @@ class Link:
         while not self._epoch:
             if not self.socket.poll(60_000):
                 raise BrokerRefusedError(f"{self.name}: no welcome from the broker within 60 s")
-            self.receive()
+            self.receive(1)  # what was ordered right behind the welcome is left for whoever works
 
     def _post(self, parts: Sequence[Frame]) -> None:
         self.socket.send_multipart(parts, copy=max(map(len, parts)) < 65_536)
@@ -92,10 +92,10 @@ class Link:
             self._beat_at = now + BEAT_SECONDS
             self._post([encode_message(Heartbeat())])
 
-    def receive(self) -> list[Received]:
+    def receive(self, at_most: int = DRAIN_MESSAGES) -> list[Received]:
         """What is there, bounded, without waiting; the protocol's own messages are dealt with here."""
         orders: list[Received] = []
-        for _ in range(DRAIN_MESSAGES):
+        for _ in range(at_most):
             try:
                 head, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
