@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import to_builtins
+
 from broker.core import evaluations, groups, ledger, versions
 from broker.core.state import Client, Evaluation, Phase, Stand, State
+from broker.core.waiting import counted
+from broker.diagnosis import diagnose, graph
 from broker.waits import waits
 from schemas.edges import STAGES, Role
 
@@ -16,10 +20,12 @@ def status(state: State, now: float) -> dict[str, Any]:
         "phase": phase_word(state), "elapsed_s": now - state.started_at, "processes": [_process(c, now) for c in state.clients.values()],
         "wanted": {name: process.role for name, process in state.processes.items()},
         "step": state.trainer.step, "steps": state.settings.steps, "version": versions.in_use(state), "lineage": state.trainer.lineage,
-        "metrics": state.metrics, "evaluation": [_evaluation(e) for e in state.evaluations], "queues": _queues(state, now),
+        "metrics": dict(state.metrics), "evaluation": [_evaluation(e) for e in state.evaluations], "queues": _queues(state, now),
         "ledger": ledger_counts(state), "goodput_tokens_per_second": goodput(state), "trained_tokens": state.ledger.trained_tokens,
         "stalled_s": max(0.0, now - state.progress_at), "stall_notice_s": state.settings.stall_notice_s, "waits": waits(state, now),
-        "pond": len(groups.ready(state)), "failure": failure(state),
+        "pond": len(groups.ready(state)), "failure": failure(state), "findings": to_builtins(diagnose(state, now)),
+        "graph": to_builtins(graph(state, now)), "dead_letters": {"kept": len(state.dead), "dropped": state.dead_dropped},
+        "disk_full": state.disk_full,
     }  # fmt: skip
 
 
@@ -36,8 +42,10 @@ def _process(client: Client, now: float) -> dict[str, Any]:
     stand = "gone" if not client.connected else "suspect" if client.suspect else "ready" if client.ready else "starting"
     return {
         "name": client.name, "role": client.role, "pid": client.pid, "host": client.host, "slots": list(client.slots), "state": stand,
-        "since_s": now - client.since, "waiting": client.waiting, "stats": client.stats, "epoch": client.epoch,
+        "since_s": now - client.since, "waiting": client.waiting, "stats": dict(client.stats), "epoch": client.epoch,
         "held": {queue: count for queue, count in client.held.items() if count}, "installed": client.installed,
+        "windows": dict(client.windows), "progress_s": now - max(client.progress_at, client.since), "silent_s": now - client.last_seen,
+        "lost": client.lost,
     }  # fmt: skip
 
 
@@ -50,14 +58,19 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _queues(state: State, now: float) -> dict[str, dict[str, Any]]:
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, queue in state.queues.items():
         head = next(iter(queue.back), None) or next(iter(queue.ready), None)
         age = now - state.messages[head].put_at if head is not None else 0.0
         rows[name] = {
             "depth": len(queue.ready) + len(queue.back), "leased": queue.leased, "interval_s": queue.interval_s, "jitter_s": queue.jitter_s,
             "age_s": age, "wait_s": queue.wait_s, "service_s": queue.service_s, "puts": queue.puts, "redeliveries": queue.redeliveries,
+            "deliveries": queue.deliveries, "waited_s": queue.waited_s, "ready_groups": 0, "dead_letters": 0,
         }  # fmt: skip
+        rows[name]["starved_s"], rows[name]["blocked_s"] = counted(queue.waiting, now)
+    for letter in state.dead.values():
+        rows[letter.queue]["dead_letters"] += 1
+    rows["samples"]["ready_groups"] = len(groups.ready(state))
     rows["samples"]["depth"] = sum(1 for ticket in state.tickets.values() if ticket.stand is Stand.READY)
     return rows
 

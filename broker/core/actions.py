@@ -51,6 +51,12 @@ class Forget(Struct, frozen=True):
     messages: tuple[int, ...]
 
 
+class Detach(Struct, frozen=True):
+    """Frames of these messages are kept for people: no segment of the journal is to be kept for them."""
+
+    messages: tuple[int, ...]
+
+
 class Note(Struct, frozen=True):
     """A decision, with the numbers it was made on."""
 
@@ -71,4 +77,4 @@ class EndRun(Struct, frozen=True):
     failure: Failed | None
 
 
-Action = Send | Reply | Keep | Store | Forget | Note | StepMetrics | EndRun
+Action = Send | Reply | Keep | Store | Forget | Detach | Note | StepMetrics | EndRun

@@ -96,7 +96,7 @@ def _register(crank: Crank, hello: Hello) -> Client:
         client.fenced.append(client.incarnation)
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
         client.stats, client.welcomed = {}, False
-    client.connected, client.suspect, client.gap_at = True, False, 0
+    client.connected, client.suspect, client.gap_at, client.lost = True, False, 0, ""
     return client
 
 

@@ -10,7 +10,7 @@ measurement: while it is open a problem can be asked again, after that it stands
 from __future__ import annotations
 
 from broker.core import issue
-from broker.core.actions import Reply
+from broker.core.actions import Detach, Reply
 from broker.core.crank import Crank
 from broker.core.state import Group, Phase, Queued, State
 from broker.core.traces import Attempt, DeadLetter
@@ -18,8 +18,8 @@ from schemas.messages import DeadRetried, DeadRetry
 
 LETTERS_MAX = 1000
 """A person looks at a few dozen; a thousand show a pattern."""
-LETTER_BYTES_MAX = 64 << 20
-"""Frames of dead letters beside the one budget, at most."""
+LETTER_BYTES_MAX = 8 << 20
+"""Frames of dead letters beside the one budget, at most: every checkpoint of the journal writes them anew."""
 HISTORY_MAX = 32
 """Attempts remembered of one record or ticket."""
 CAUSE_CHARACTERS_MAX = 400
@@ -50,6 +50,7 @@ def bury(crank: Crank, message: Queued, cause: str) -> None:
     state.dead[letter.id] = letter
     state.dead_bytes += letter_bytes(letter)
     crank.spared.add(message.id)
+    crank.out.append(Detach((message.id,)))
     crank.note("dead_letter", letter=letter.id, queue=letter.queue, ticket=message.header.ticket or 0, cause=letter.cause)
     _stay_in_bounds(crank)
 

@@ -69,7 +69,7 @@ def lose_client(crank: Crank, client: Client, cause: str) -> None:
     """A client is gone: whatever it held goes back."""
     client.connected = client.ready = client.suspect = False
     client.since, client.installed, client.offered = crank.now, None, None
-    client.windows, client.waiting = {}, ""
+    client.windows, client.waiting, client.lost = {}, "", cause
     crank.touched.add(client.name)
     crank.note("client_lost", client=client.name, cause=cause)
     for lease in [lease.id for lease in crank.state.leases.values() if lease.client == client.name]:

@@ -60,6 +60,8 @@ class Client(Struct, kw_only=True):
     """This incarnation was ready once: its next hello is a return, not a birth."""
     suspect: bool = False
     draining: bool = False
+    lost: str = ""
+    """Why it is not there; empty while it is."""
     last_seen: float = 0.0
     since: float = 0.0
     """When it last became what it is now (started, ready, gone)."""
