@@ -28,7 +28,7 @@ def run(
     with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task("warm start", total=steps, loss=float("nan"))
         report = warm_start(output, seed, steps, lambda done, loss: bar.update(task, completed=done, loss=loss), replace)
-    console.print(summary(report))
+    console.print(summary(report), soft_wrap=True, highlight=False)
     return report
 
 
