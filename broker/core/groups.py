@@ -104,6 +104,12 @@ def put_sample(crank: Crank, header: Header) -> int:
     return message.id
 
 
+def untrained(state: State) -> int:
+    """Training groups in flight that no committed step holds."""
+    committed = {group for step in state.steps.values() if step.committed for group in step.groups}
+    return sum(1 for group in state.groups.values() if group.purpose == "train" and group.id not in committed)
+
+
 def ready(state: State) -> list[Group]:
     """Groups all of whose members are ready and unplanned (the pond), oldest first."""
     return [

@@ -139,6 +139,7 @@ def _end_tickets(crank: Crank) -> None:
     state = crank.state
     for ticket in list(state.tickets.values()):
         if ticket.stand.value == "trained":
+            crank.forget(ticket.record)
             ledger.train_finally(crank, ticket)
             continue
         sessions.withdraw(crank, ticket)
@@ -167,7 +168,7 @@ def reopen(crank: Crank) -> None:
         return
     enter(crank, Phase.STARTING)
     state.stop_reason = state.closing_deadline = None
-    state.groups_admitted = state.trainer.step * state.settings.groups_per_step
+    state.groups_admitted = state.trainer.step * state.settings.groups_per_step + groups.untrained(state)
     state.evaluations = [evaluation for evaluation in state.evaluations if evaluation.scored + evaluation.failed >= evaluation.problems]
     for client in state.clients.values():
         client.draining = False

@@ -90,6 +90,12 @@ class Driver:
         self.handle(Restarted())
         self._tick(life)
 
+    def resume(self) -> None:
+        """A new broker starts on the journal of a run that has ended."""
+        self.life, self.ended, self.failure = self.life + 1, False, None
+        self.up_at = self._net.now
+        self._come_back(self.life)
+
     @property
     def is_up(self) -> bool:
         """False between a kill and the restart."""

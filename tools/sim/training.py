@@ -164,6 +164,8 @@ class FakeTrainer(FakeClient):
         return replace(hello, resume_step=self._step, grants=() if self._grant is None else (self._grant,))
 
     def drained(self) -> bool:
+        if self._in_hand is None and self._step > max(self.world.disk.checkpoints, default=0):
+            self._save()
         return self._in_hand is None
 
     def order(self, message: wire.BrokerMessage, frames: Sequence[Frame]) -> None:
@@ -263,11 +265,15 @@ class FakeTrainer(FakeClient):
     def _apply(self, hand: InHand) -> None:
         disk = self.world.disk
         self._step, self._digest, self._in_hand = hand.plan.step, hand.digest, None
-        disk.checkpoints[self._step] = self._digest
         disk.trained.setdefault(self._step, []).append(hand.training)
         disk.last_step_at = self.world.now
-        self.send(wire.CheckpointSaved(step=self._step))
+        if self._step % self.config["stages"]["actor_train"]["checkpoint_every"] == 0:
+            self._save()
         self._announce()
+
+    def _save(self) -> None:
+        self.world.disk.checkpoints[self._step] = self._digest
+        self.send(wire.CheckpointSaved(step=self._step))
 
     def _announce(self) -> None:
         tensors = (TensorInfo("weights", "F32", (1,), self._digest),)

@@ -68,18 +68,28 @@ class World:
         while self._heap and not self.driver.ended and self.now < self.scenario.time_limit_s:
             self.now, _, call = heapq.heappop(self._heap)
             call()
-        self.driver.close()
         return result_of(self)
 
     # --- processes ----------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def resume(self) -> Result:
+        """A stopped run is started again on its directory: a new broker, new processes, the old disk."""
+        for process in self._processes.values():
+            process.kill()
+        self.driver.resume()
+        self._start_processes()
+        return self.run()
+
+    def _start_processes(self) -> None:
         if self.scenario.hosts:
             self.spawn(HOST, "host")
-        else:
-            for role, count in self.driver.state.settings.replicas.items():
-                for index in range(count):
-                    self.spawn(f"{role}-{index}", role)
+            return
+        for role, count in self.driver.state.settings.replicas.items():
+            for index in range(count):
+                self.spawn(f"{role}-{index}", role)
+
+    def _begin(self) -> None:
+        self._start_processes()
         for kill in self.scenario.faults.kills:
             self.at(kill.at, lambda kill=kill: self._kill(kill))  # type: ignore[misc]
         for death in self.scenario.faults.broker:
@@ -164,4 +174,8 @@ class World:
 
 def simulate(scenario: Scenario, *, directory: Path | None = None, watch: Watch | None = None) -> Result:
     """Runs a scenario to its end; with `directory`, its journal is written there as a live run's would be."""
-    return World(scenario, directory=directory, watch=watch).run()
+    world = World(scenario, directory=directory, watch=watch)
+    try:
+        return world.run()
+    finally:
+        world.driver.close()
