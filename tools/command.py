@@ -68,6 +68,23 @@ def warm_start(
     run(output, SHIPPED_SEED if seed is None else seed, SHIPPED_STEPS if steps is None else steps, replace)
 
 
+bench = typer.Typer(help="Measure this installation, beside others where there are others.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.command("broker")
+def bench_broker(
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures into this file.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds: a few minutes.")] = False,
+    only: Annotated[str, typer.Option(metavar="ROWS", help="Only these rows, such as 20kb,latency,episode.")] = "",
+    against: Annotated[str, typer.Option(metavar="SYSTEMS", help="Only against these, such as redis_always,no_journal.")] = "",
+) -> None:
+    """Compare the broker with Redis Streams, RabbitMQ and NATS JetStream, all durable, and take its own measure."""
+    from tools.bench.command import bench_broker as run
+
+    run(json_file, quick=quick, only=only, against=against)
+
+
 def _named(name: str) -> list[str]:
     # As a JSON string, so that a name like 7 stays text.
     return [f'run.name="{name}"'] if name else []

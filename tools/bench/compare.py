@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -28,6 +29,7 @@ class System(Protocol):
     label: str
     client: str
     fresh: bool
+    folder: Path
     endpoint: str
     process: subprocess.Popen[bytes]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -45,9 +46,11 @@ class Crew:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for process in reversed(self._processes):
+        patience = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half of them behind
+        for process in list(reversed(self._processes)):
             self.end(process, grace_s=0.0)
         shutil.rmtree(self.directory, ignore_errors=True)
+        signal.signal(signal.SIGINT, patience)
 
     def folder(self, name: str) -> Path:
         """A fresh directory."""
