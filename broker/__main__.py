@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -24,9 +24,12 @@ from broker.journal import Journal
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
 from broker.reports import Reports
-from broker.status import failure, summary
+from broker.status import failure, status, summary
 from broker.transport import Transport
 from schemas.errors import ConfigError, InvariantError, JournalError, TidemillError
+
+if TYPE_CHECKING:
+    from broker.metrics import MetricsPage
 
 SOCKET_PATH_MAX = 100
 """Linux allows 107 bytes for a socket's path; a little is left for the C library's own use."""
@@ -59,10 +62,13 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
         broker = config["broker"]
     except (KeyError, TypeError) as error:
         raise ConfigError(f"the resolved config lacks {error}; it is written by `tidemill up` and read by this version only") from error
-    journal = Journal(run_directory / "journal", broker["segment_bytes"])
+    journal = Journal(run_directory / "journal", broker["segment_bytes"], broker["journal_quota_bytes"])
     transport = Transport(endpoint or broker["endpoint"] or private_endpoint(), broker["max_frame_bytes"])
     reports = Reports(run_directory)
-    driver = Driver(journal, transport, reports, Started(config=config, run_directory=str(run_directory)))
+    started = Started(config=config, run_directory=str(run_directory))
+    driver = Driver(journal, transport, reports, started, commit_batch=broker["commit_batch"], accept_loss=broker["accept_loss"])
+    page = _metrics_page(driver, journal, broker)
+    (run_directory / "broker.pid").write_text(f"{os.getpid()}\n")
     (run_directory / "endpoint").write_text(transport.endpoint)
     signal.signal(signal.SIGTERM, lambda *_: driver.stop("signal"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -70,7 +76,19 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
     reports.end(summary(driver.state, driver.now()), failure(driver.state))
     driver.close()
     reports.close()
+    if page is not None:
+        page.close()
     return 0 if failed is None else 1
+
+
+def _metrics_page(driver: Driver, journal: Journal, broker: dict[str, Any]) -> MetricsPage | None:
+    if not broker["metrics_port"]:
+        return None
+    from broker.metrics import MetricsPage  # noqa: PLC0415 - a few megabytes that a broker without the page need not load
+
+    page = MetricsPage(broker["metrics_port"], broker["metrics_address"], lambda: status(driver.state, driver.now()), journal.figures)
+    driver.watchers.append(page.refresh)
+    return page
 
 
 def private_endpoint() -> str:

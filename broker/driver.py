@@ -1,48 +1,77 @@
 """The driver: turns sockets and time into events, hands them to the core, makes them durable, and carries the actions out.
 
-One loop: take what arrived, journal and step each, then one group commit, then send. Nothing that an event caused leaves before that event is
-on disk; events that cause nothing to be sent (heartbeats, credits) wait for the next commit or tick. It decides nothing itself.
+One loop: take what arrived, journal and step each, send what has become durable. The journal's writer commits in the background; what an
+event caused waits in the outbox until that event is on disk. An event that causes nothing to be sent (a heartbeat) opens no commit, mere
+acknowledgements open one after a while, a tick every second. It decides nothing itself.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import structlog
+from msgspec import Struct
 
+from broker import letters
 from broker.arena import Arena
 from broker.core.actions import Action, EndRun, Note, Reply, Send, StepMetrics
-from broker.core.events import Event, Malformed, Received, Restarted, Started, Tick, decode_event, encode_event
+from broker.core.events import Damaged, DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick, encode_event, puts_of
 from broker.core.invariants import violations
 from broker.core.state import Failed, State
 from broker.core.step import begin, next_wake, step
 from broker.journal import Journal
+from broker.recovery import encode_state, recover
 from broker.reports import Reports
 from broker.status import status
 from broker.transport import Transport
 from schemas.codec import Frame, check_header, decode_client_message, encode_message
-from schemas.errors import InvariantError, JournalError, WireError
-from schemas.header import Header
-from schemas.messages import ClientMessage, Commit, Refuse, Status, StatusAsked, StopAsked
+from schemas.errors import InvariantError, WireError
+from schemas.messages import ClientMessage, Commit, Committed, DeadAsked, Refuse, Status, StatusAsked, StopAsked
 
 GAUGE_SECONDS = 5.0
 """How often the live broker checks its own invariants: a few milliseconds each time."""
 QUIET_NOTES = frozenset({"grouping", "admission", "installed", "evaluation_started"})
 """Decisions that come by the dozen: logged at debug level, in the journal anyway."""
 
+COMMIT_BATCH = 32
+"""Events of one turn after which their commit is begun, while the rest is still being taken in."""
+ACKNOWLEDGE_SECONDS = 0.02
+"""How long mere acknowledgements wait for a commit that they can ride on."""
+BEHIND_SECONDS = 0.1
+"""How long the loop waits for a disk that has fallen behind, before it looks at the time again."""
+
 log = structlog.get_logger()
+
+
+class Waiting(Struct, frozen=True):
+    """What may leave once entry `number` is durable: frames to `identity`, or a step's metrics."""
+
+    number: int
+    identity: bytes = b""
+    frames: tuple[Frame, ...] = ()
+    metrics: StepMetrics | None = None
 
 
 class Driver:
     """Owns the state, the journal and the socket of one run."""
 
-    def __init__(self, journal: Journal, transport: Transport, reports: Reports, started: Started) -> None:
+    def __init__(
+        self, journal: Journal, transport: Transport, reports: Reports, started: Started, *, commit_batch: int = COMMIT_BATCH,
+        accept_loss: bool = False,
+    ) -> None:  # fmt: skip
         self._journal = journal
         self._transport = transport
         self._reports = reports
         self._arena = Arena()
-        self._outbox: list[tuple[bytes, list[Frame]]] = []
+        self._outbox: deque[Waiting] = deque()
+        self._commit_batch = commit_batch
+        self._unwanted = 0
+        """Events whose commit is due and not yet asked for."""
+        self.watchers: list[Callable[[], None]] = []
+        """Called once a tick, by the thread that owns the state: they read it and are quick."""
+        transport.watch(journal.wake)
         self._ended: Failed | None = None
         self._running = True
         self._began = time.monotonic()
@@ -50,7 +79,7 @@ class Driver:
         self._next_gauge = 0.0
         self._tick_at = 0.0
         self._stop_reason = ""
-        self._state = self._recover(started)
+        self._state = self._recover(started, accept_loss)
 
     @property
     def state(self) -> State:
@@ -63,30 +92,21 @@ class Driver:
 
     # --- recovery ---------------------------------------------------------------------------------------------------------
 
-    def _recover(self, started: Started) -> State:
-        """Folds the journal; a new one begins with `started`."""
-        state: State | None = None
-        began = time.monotonic()
-        for entry in self._journal.read():
-            event = decode_event(entry.event)
-            self._base = entry.now
-            if isinstance(event, Started):
-                state = begin(event, entry.now)
-                continue
-            if state is None:
-                raise JournalError("the journal does not begin with a run's start; was its first segment removed?")
-            for action in step(state, event, entry.now):
-                self._arena.take(action, puts_of(event), entry.frames)
+    def _recover(self, started: Started, accept_loss: bool) -> State:
+        """Takes up what the journal holds; a new one begins with `started`."""
+        found = recover(self._journal, self._arena, accept_loss=accept_loss)
         self._began = time.monotonic()
-        if state is None:
+        if found is None:
             return self._begin(started)
-        log.info("recovered", entries=self._journal.next_number, seconds=round(time.monotonic() - began, 3), phase=state.phase.value)
-        self._state = state
+        self._base, self._state = found.now, found.state
         self._handle(Restarted())
-        return state
+        if found.damaged:
+            self._handle(Damaged(messages=found.damaged))
+        return found.state
 
     def _begin(self, started: Started) -> State:
         self._journal.append(encode_event(started), 0.0)
+        self._journal.want()
         return begin(started, 0.0)
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
@@ -99,17 +119,31 @@ class Driver:
 
     def turn(self) -> None:
         """One turn of the loop: takes what arrived, or waits for it until the next tick."""
-        for identity, frames in self._transport.receive(self._tick_at - self.now()):
+        for identity, frames in self._take_in():
             self._receive(identity, frames)
         if self._stop_reason:
             self._handle(Received(sender="broker/signal", message=StopAsked(reason=self._stop_reason)))
             self._stop_reason = ""
-        tick_due = self.now() >= self._tick_at
-        if tick_due:
+        if self._journal.is_short != self._state.disk_full:
+            self._handle(DiskOk() if self._state.disk_full else DiskFull())
+        if self.now() >= self._tick_at:
             self._handle(Tick())
             self._gauge()
+            for look in self.watchers:
+                look()
             self._tick_at = next_wake(self._state, self.now())
-        self._flush(force=tick_due)
+            self._journal.want()
+        self._want()
+        self._release()
+        if self._journal.checkpoint_due:
+            self._checkpoint()
+
+    def _take_in(self) -> list[tuple[bytes, list[bytes]]]:
+        """What arrived; nothing while too much waits for the disk, so that memory stays bounded and clients wait instead."""
+        if self._journal.is_behind:
+            self._journal.pause(min(BEHIND_SECONDS, self._tick_at - self.now()))
+            return []
+        return self._transport.receive(self._tick_at - self.now())
 
     def stop(self, reason: str) -> None:
         """Ends the run as a client's `StopAsked` would; safe to call from a signal handler."""
@@ -125,7 +159,14 @@ class Driver:
         if isinstance(message, StatusAsked):
             self._transport.send(identity, [encode_message(Status(body=status(self._state, self.now())))])
             return
+        if isinstance(message, DeadAsked):
+            self._transport.send(identity, self._letters(message))
+            return
         self._handle(self._event(sender, message, frames[1:]), frames[1:], identity)
+
+    def _letters(self, asked: DeadAsked) -> list[Frame]:
+        found, message = letters.answer(self._state, asked, self.now())
+        return [encode_message(found), *(self._arena.frames_kept(message) if message is not None else ())]
 
     def _event(self, sender: str, message: ClientMessage, frames: list[bytes]) -> Event:
         if not isinstance(message, Commit):
@@ -145,43 +186,64 @@ class Driver:
         """Journals, steps, and puts what is to be sent into the outbox."""
         now = self.now()
         kept = frames if isinstance(event, Received) and isinstance(event.message, Commit) else ()
-        self._journal.append(encode_event(event), now, kept)
+        number = self._journal.append(encode_event(event), now, kept)
         actions = step(self._state, event, now)
-        self._carry_out(event, actions, kept, identity)
+        self._carry_out(event, actions, kept, identity, number)
+        self._hurry(event, actions)
 
-    def _carry_out(self, event: Event, actions: list[Action], frames: Sequence[bytes], identity: bytes) -> None:
+    def _carry_out(self, event: Event, actions: list[Action], frames: Sequence[bytes], identity: bytes, number: int) -> None:
         """In order: frames are looked up when their message is ordered, for a later action may forget them."""
         puts = puts_of(event)
         for action in actions:
             if isinstance(action, Send):
-                self._outbox.append((self._identity(action.client), self._frames(action)))
+                self._outbox.append(Waiting(number, self._identity(action.client), self._frames(action)))
             elif isinstance(action, Reply):
-                self._outbox.append((identity, [encode_message(action.message)]))
+                self._outbox.append(Waiting(number, identity, (encode_message(action.message),)))
             elif isinstance(action, Note):
                 (log.debug if action.kind in QUIET_NOTES else log.info)(action.kind, **action.numbers)
             elif isinstance(action, StepMetrics):
-                self._reports.step(action.step, action.metrics)
+                self._outbox.append(Waiting(number, metrics=action))
             elif isinstance(action, EndRun):
                 self._ended, self._running = action.failure, False
             else:
-                self._arena.take(action, puts, frames)
+                self._arena.take(action, puts, frames, self._journal.last_position)
 
     def _identity(self, client: str) -> bytes:
         return f"{client}/{self._state.clients[client].incarnation}".encode()
 
-    def _frames(self, action: Send) -> list[Frame]:
-        return [encode_message(action.message), *(frame for part in action.attach for frame in self._arena.frames_of(part))]
+    def _frames(self, action: Send) -> tuple[Frame, ...]:
+        return (encode_message(action.message), *(frame for part in action.attach for frame in self._arena.frames_of(part)))
 
-    def _flush(self, *, force: bool = False) -> None:
-        """One group commit, then everything that waited for it."""
-        if self._outbox or force:
-            try:
-                self._journal.commit()
-            except OSError as error:
-                raise JournalError(f"the journal cannot be written ({error.strerror}); free the disk and start the run again") from error
-        for identity, frames in self._outbox:
-            self._transport.send(identity, frames)
-        self._outbox.clear()
+    # --- durability ---------------------------------------------------------------------------------------------------------
+
+    def _hurry(self, event: Event, actions: Sequence[Action]) -> None:
+        """Asks for the commit that the event is worth."""
+        worth = urgency(event, actions)
+        if worth == 0.0:
+            self._unwanted += 1
+            if self._unwanted >= self._commit_batch:
+                self._want()
+        elif worth is not None:
+            self._journal.want(worth)
+
+    def _want(self) -> None:
+        if self._unwanted:
+            self._unwanted = 0
+            self._journal.want()
+
+    def _release(self) -> None:
+        """Lets out what has become durable. Raises JournalError where the disk has failed."""
+        self._journal.settle()
+        durable = self._journal.durable
+        while self._outbox and self._outbox[0].number <= durable:
+            waiting = self._outbox.popleft()
+            if waiting.metrics is not None:
+                self._reports.step(waiting.metrics.step, waiting.metrics.metrics)
+            else:
+                self._transport.send(waiting.identity, waiting.frames)
+
+    def _checkpoint(self) -> None:
+        self._journal.checkpoint(encode_state(self._state), self._arena.contents(), self.now())
 
     def _gauge(self) -> None:
         if self.now() < self._next_gauge:
@@ -191,18 +253,25 @@ class Driver:
         if broken:
             raise InvariantError("; ".join(broken[:5]))
 
+    def settle(self) -> None:
+        """Waits until all is durable, and lets it out."""
+        self._journal.commit()
+        self._release()
+
     def close(self) -> None:
-        """Journals what is left; the last orders are sent."""
-        self._flush(force=True)
+        """Journals what is left and what it amounts to; the last orders are sent."""
+        self._checkpoint()
         self._journal.close()
+        self._release()
         self._transport.close()
 
 
-def puts_of(event: Event) -> tuple[Header, ...]:
-    """Headers of the records that an event carries."""
-    if isinstance(event, Received) and isinstance(event.message, Commit):
-        return event.message.puts
-    return ()
+def urgency(event: Event, actions: Sequence[Action]) -> float | None:
+    """Seconds within which the event's commit is to begin; None where it need not for its own sake."""
+    sent = [action for action in actions if isinstance(action, Send | Reply)]
+    if any(not isinstance(action.message, Committed) for action in sent) or puts_of(event) or any(isinstance(a, EndRun) for a in actions):
+        return 0.0
+    return ACKNOWLEDGE_SECONDS if sent else None
 
 
 def check_puts(commit: Commit, frames: Sequence[Frame]) -> None:

@@ -49,9 +49,13 @@ class Transport:
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
 
+    def watch(self, descriptor: int) -> None:
+        """`receive` also returns once `descriptor` is readable."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
     def receive(self, timeout_s: float) -> list[tuple[bytes, list[bytes]]]:
         """Waits up to `timeout_s`, then takes what is there, bounded: (routing id, frames) in order of arrival."""
-        if not self._poller.poll(max(0, int(timeout_s * 1000))):
+        if self._router not in dict(self._poller.poll(max(0, int(timeout_s * 1000)))):
             return []
         taken: list[tuple[bytes, list[bytes]]] = []
         size = 0

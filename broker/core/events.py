@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from schemas.messages import ClientMessage
+from schemas.header import Header
+from schemas.messages import ClientMessage, Commit
 from schemas.records import Json
 
 
@@ -48,7 +49,20 @@ class DiskOk(Struct, frozen=True, kw_only=True, tag="disk_ok"):
     """It can again."""
 
 
-Event = Started | Restarted | Received | Malformed | Tick | DiskFull | DiskOk
+class Damaged(Struct, frozen=True, kw_only=True, tag="damaged"):
+    """Recovery found the frames of these messages damaged on disk: nobody can be given them any more."""
+
+    messages: tuple[int, ...]
+
+
+Event = Started | Restarted | Received | Malformed | Tick | DiskFull | DiskOk | Damaged
 
 encode_event = msgspec.msgpack.Encoder().encode
 decode_event = msgspec.msgpack.Decoder(Event).decode
+
+
+def puts_of(event: Event) -> tuple[Header, ...]:
+    """Headers of the records that an event carries."""
+    if isinstance(event, Received) and isinstance(event.message, Commit):
+        return event.message.puts
+    return ()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.core import clients, commits, dead, delivery, fleet, grants, leases, lifecycle, plans, versions, waiting
+from broker.core import clients, commits, damage, dead, delivery, fleet, grants, leases, lifecycle, plans, versions, waiting
 from broker.core.actions import Action, EndRun
 from broker.core.crank import Crank
-from broker.core.events import DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick
+from broker.core.events import Damaged, DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick
 from broker.core.settings import settings_from_config
 from broker.core.state import Client, Phase, State
 from schemas import messages as wire
@@ -37,6 +37,8 @@ def step(state: State, event: Event, now: float) -> list[Action]:
         _restarted(crank)
     elif isinstance(event, DiskFull | DiskOk):
         state.disk_full = isinstance(event, DiskFull)
+    elif isinstance(event, Damaged):
+        damage.give_up(crank, event.messages)
     lifecycle.advance(crank)
     delivery.serve(crank)
     waiting.settle(crank)

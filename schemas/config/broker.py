@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from schemas.config.section import AtLeastOne, NotNegative, Seconds, Section
 from schemas.edges import EDGES
 
 MIB = 2**20
+GIB = 2**30
 # sun_path of a Unix socket holds 108 bytes, its closing zero included.
 IPC_PATH_BYTES_MAX = 107
 ROUTABLE = "a routable address needs keys, and CURVE keys come with `tidemill keys`, not built yet; bind to 127.0.0.1"
@@ -54,6 +56,15 @@ def _check_tcp(endpoint: str) -> str:
     if parts.hostname not in LOOPBACK:
         raise PydanticCustomError("endpoint", ROUTABLE)
     return endpoint
+
+
+def check_address(address: str) -> str:
+    """Lets through an IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise PydanticCustomError("address", "expected an IP address, such as 127.0.0.1 or 0.0.0.0") from None
+    return address
 
 
 def fill_leases(named: Any) -> Any:
@@ -98,9 +109,18 @@ class BrokerConfig(Section):
     """Bytes of room for all records of tickets between their admission and their ending."""
     stall_notice_s: Seconds = 10.0
     """Seconds without progress after which the run says who waits for whom."""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the page `/metrics` for Prometheus; 0: none."""
+    metrics_address: Annotated[str, AfterValidator(check_address)] = "127.0.0.1"
+    """Address that the page listens on. It has no password: a routable one shows the run's figures to the network."""
     segment_bytes: Annotated[int, Field(ge=64 * 1024)] = 256 * MIB
     """Bytes of a journal segment, after which the next is begun."""
-    commit_batch: AtLeastOne = 256
-    """Events that one write to disk makes durable at most."""
+    journal_quota_bytes: AtLeastOne = 20 * GIB
+    """Bytes of the journal from which on the oldest segments are dropped that neither a restart nor a live record needs; where none
+    is left, nothing new is begun until there is."""
+    accept_loss: bool = False
+    """Start on a journal in which entries are damaged that no checkpoint covers: acknowledged work will be missing."""
+    commit_batch: AtLeastOne = 32
+    """Events of one turn of the loop after which their write to disk begins, while the rest is taken in."""
     max_frame_bytes: AtLeastOne = 16 * MIB
     """Bytes of one frame on a socket at most; larger ones are refused."""

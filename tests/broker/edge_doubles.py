@@ -29,6 +29,9 @@ class ScriptedTransport:
         self.sent: list[tuple[bytes, list[Frame]]] = []
         self._story = story
 
+    def watch(self, descriptor: int) -> None:
+        """Nobody waits here."""
+
     def receive(self, timeout_s: float) -> list[tuple[bytes, list[bytes]]]:
         taken, self.inbox = self.inbox, []
         return taken
@@ -43,20 +46,31 @@ class ScriptedTransport:
 
 
 class NotingJournal(Journal):
-    """Writes into `story` when an entry was appended and when all were made durable."""
+    """Writes into `story` when an entry was appended and when all were made durable; nothing counts as durable before `commit`."""
 
     def __init__(self, directory: Path, story: list[str]) -> None:
         super().__init__(directory)
         self._story = story
+        self._told = -1
+        self.wanted = False
 
     def append(self, event: bytes, now: float, frames: Sequence[Frame] = ()) -> int:
         self._story.append("append")
         return super().append(event, now, frames)
 
+    def want(self, delay_s: float = 0.0) -> None:
+        self.wanted = True
+        super().want(delay_s)
+
+    @property
+    def durable(self) -> int:
+        return self._told
+
     def commit(self) -> int:
-        written = super().commit()
+        super().commit()
+        self._told, self.wanted = super().durable, False
         self._story.append("durable")
-        return written
+        return self._told
 
 
 class Desk:
@@ -76,6 +90,8 @@ class Desk:
         before = len(self.transport.sent)
         self.transport.inbox = [(identity, [bytes(frame) for frame in frames]) for frames in messages]
         self.driver.turn()
+        if self.journal.wanted:
+            self.driver.settle()
         answers = [frames for to, frames in self.transport.sent[before:] if to == identity]
         return [(decode_broker_message(frames[0]), frames[1:]) for frames in answers]
 
@@ -88,6 +104,7 @@ class Desk:
         return self.say(name, a_hello(role, name, **fields))
 
     def close(self) -> None:
+        self.driver.settle()
         self.driver.close()
         self.reports.close()
 

@@ -41,7 +41,7 @@ def fold(entries: list[Entry]) -> tuple[State, Arena]:
             continue
         assert state is not None, "a journal begins with the run's start"
         for action in step(state, event, entry.now):
-            arena.take(action, puts_of(event), entry.frames)
+            arena.take(action, puts_of(event), entry.frames, entry.position)
         assert violations(state) == [], f"entry {entry.number}"
     assert state is not None
     return state, arena
