@@ -84,7 +84,7 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
 def _metrics_page(driver: Driver, journal: Journal, broker: dict[str, Any]) -> MetricsPage | None:
     if not broker["metrics_port"]:
         return None
-    from broker.metrics import MetricsPage  # noqa: PLC0415 - a few megabytes that a broker without the page need not load
+    from broker.metrics import MetricsPage  # a few megabytes that a broker without the page need not load
 
     page = MetricsPage(broker["metrics_port"], broker["metrics_address"], lambda: status(driver.state, driver.now()), journal.figures)
     driver.watchers.append(page.refresh)

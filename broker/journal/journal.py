@@ -209,6 +209,14 @@ class Journal:
         """Content of all segments."""
         return self._earlier_bytes - self._checkpointer.dropped_bytes + (self._segments.bytes if self._segments is not None else 0)
 
+    def figures(self) -> dict[str, float]:
+        """For people: bytes on disk, entries, group commits, seconds of writing and syncing."""
+        writer = self._writer
+        found: dict[str, float] = {"bytes": self.total_bytes, "entries": self.next_number}
+        if writer is not None:
+            found |= {"commits": writer.commits, "sync_seconds": writer.sync_seconds}
+        return found
+
     @property
     def is_short(self) -> bool:
         """The disk has no room but a reserve, or the quota is used up: nothing new should be begun."""

@@ -43,6 +43,8 @@ class Writer:
         self.next_number = next_number
         self.durable = next_number - 1
         self.commits = 0
+        self.sync_seconds = 0.0
+        """Time in which the disk was at work."""
         self.holding = False
         """A batch is kept back because the disk has no room at all."""
         self._wake = wake
@@ -173,8 +175,10 @@ class Writer:
         os.eventfd_write(self._wake, 1)
 
     def _try(self, batch: Batch) -> bool:
+        began = time.monotonic()
         try:
             self._segments.write(batch)
+            self.sync_seconds += time.monotonic() - began
         except OSError as error:
             if error.errno not in NO_ROOM or self._closing:
                 raise
