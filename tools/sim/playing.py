@@ -18,7 +18,7 @@ from schemas import messages as wire
 from schemas.codec import Frame, decode_record
 from schemas.edges import Role
 from schemas.header import Header
-from schemas.records import Action, Array, Episode, Install, Sampling, Turn, TurnBounds, VersionSpan, no_tokens
+from schemas.records import Action, Array, Episode, Install, Sampling, Ticket, Turn, TurnBounds, VersionSpan, no_tokens
 from tools.sim.clients import Delivery, FakeClient, Put, SimulationError
 from tools.sim.laws import count, random_of
 
@@ -44,6 +44,7 @@ class Session:
 
     lease: int
     header: Header
+    task: int
     rng: Random
     turns_left: int
     tokens: list[Array] = field(default_factory=list)
@@ -87,8 +88,9 @@ class FakeEnv(FakeClient):
             return
         header = delivery.header
         key = (header.ticket or 0, header.attempt or 0)
-        rng = random_of(self.world.seed, header.purpose or "", header.group or 0, header.member or 0, header.attempt or 0)
-        session = Session(delivery.lease, header, rng, count(self.world.laws.turns, rng))
+        task = decode_record(Ticket, delivery.frames).task_index
+        rng = random_of(self.world.seed, header.purpose or "", task, header.member or 0, header.attempt or 0)
+        session = Session(delivery.lease, header, task, rng, count(self.world.laws.turns, rng))
         self._sessions[key] = session
         self.after(self.world.laws.reset_s(rng), lambda: self._ask(key, session))
 
@@ -135,7 +137,7 @@ class FakeEnv(FakeClient):
         if self._sessions.pop(key, None) is not session:
             return
         tokens, mask = np.concatenate(session.tokens), np.concatenate(session.mask)
-        difficulty = random_of(self.world.seed, session.header.purpose or "", session.header.group or 0).uniform(0.5, 2.0)
+        difficulty = random_of(self.world.seed, session.header.purpose or "", session.task).uniform(0.5, 2.0)
         skill = self.world.laws.skill(max(span.version for span in session.spans))
         correct = session.rng.random() < skill**difficulty
         episode = Episode(

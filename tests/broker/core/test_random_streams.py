@@ -16,7 +16,7 @@ MakeMill = Callable[..., Mill]
 
 CLIENTS = (*ALL, "env-2", "rollout-2", "reward-2", "host", "observer")
 PROCESSES = tuple(name for name in CLIENTS if name != "trainer")
-QUEUE_OF_NEXT = {"tickets": "turns", "turns": "actions", "actions": "turns", "episodes": "scored", "scored": "samples", "versions": "installs"}
+QUEUE_OF_NEXT = {"tickets": "turns", "turns": "actions", "actions": "turns", "episodes": "scored", "scored": "samples"}
 
 
 class Chaos:

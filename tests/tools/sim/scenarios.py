@@ -88,9 +88,10 @@ def a_random_scenario(seed: int) -> Scenario:
     rng = Random(seed)
     hosts = rng.random() < 0.5
     names = (*NAMES, "host-0") if hosts else NAMES
+    deaths, cuts = range(rng.randrange(6)), range(rng.randrange(4))
     faults = Faults(
-        kills=tuple(Kill(name=rng.choice(names), at=rng.uniform(1, 14), restart_after_s=rng.choice([0.1, 1.0, 4.0])) for _ in range(rng.randrange(6))),
-        broker=tuple(BrokerKill(at=rng.uniform(0.5, 14), down_s=rng.choice([0.1, 0.5, 3.0])) for _ in range(rng.randrange(4))),
+        kills=tuple(Kill(name=rng.choice(names), at=rng.uniform(1, 14), restart_after_s=rng.choice([0.1, 1.0, 4.0])) for _ in deaths),
+        broker=tuple(BrokerKill(at=rng.uniform(0.5, 14), down_s=rng.choice([0.1, 0.5, 3.0])) for _ in cuts),
         votes=tuple(rng.sample(range(1, 8), rng.randrange(2))), duplicated=rng.choice([0.0, 0.05]), torn=rng.choice([0.0, 0.02]),
         forgetful_trainer=rng.random() < 0.2,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from tools.sim.world import World, simulate
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 @pytest.mark.parametrize("hosts", [False, True])
-def test_a_run_comes_to_its_end(kind: str, hosts: bool) -> None:  # noqa: FBT001
+def test_a_run_comes_to_its_end(kind: str, hosts: bool) -> None:
     result = run(a_scenario(kind=kind, hosts=hosts))
     assert [evaluation.version for evaluation in result.evaluations] == [0, 8]
     assert result.ledger.evaluated == 12
