@@ -97,7 +97,7 @@ def _tell(process: subprocess.Popen[bytes]) -> None:
 def _result(process: subprocess.Popen[bytes], load: Load) -> Side:
     line = _line(process)
     if not line:
-        raise BenchError(f"{load.name}: a client process ended without a result: {' '.join(map(str, process.args))[-300:]}")
+        raise BenchError(f"{load.name}: a client process ended without a result: {process.args!r}")
     return msgspec.json.decode(line, type=Side)
 
 

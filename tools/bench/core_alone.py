@@ -59,8 +59,10 @@ class Fleet:
     def _hello(self, role: Role, number: int, windows: dict[str, int], installed: int | None = None) -> None:
         name = f"{role}-{number}"
         self._seqs[name] = 1
-        hello = Hello(protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=role, name=name, incarnation="1", pipeline="", ready=True,
-                      windows=windows, installed=installed)  # fmt: skip
+        hello = Hello(
+            protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=role, name=name, incarnation="1", pipeline="", ready=True,
+            windows=windows, installed=installed,
+        )  # fmt: skip
         self._step(Received(sender=f"{name}/1", message=hello))
 
     def _step(self, event: Event) -> float:
@@ -127,8 +129,9 @@ def core_alone(folder: Path, clients: int, seconds: float) -> dict[str, Any]:
 
 
 def placement(folder: Path, replicas: int, in_flight: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of the whole step that puts and places one turn, with a full fleet and with one replica; the difference grows with the fleet."""
-    large = Fleet(folder, envs=max(1, replicas // 4), sessions=in_flight // max(1, replicas // 4), replicas=replicas, window=in_flight // replicas)
+    """Milliseconds of the whole step that puts and places one turn, in a full fleet and, beside it, with one replica."""
+    envs = max(1, replicas // 4)
+    large = Fleet(folder, envs=envs, sessions=in_flight // envs, replicas=replicas, window=in_flight // replicas)
     leased = len(large.turns)
     full = _cycle(large, seconds).placing_ms
     small = _cycle(Fleet(folder, envs=1, sessions=16, replicas=1, window=16), seconds / 4).placing_ms
@@ -149,5 +152,7 @@ def _frames_of(record: Record) -> tuple[Record, list[Frame]]:
 
 
 def _header(record: Record, frames: list[Frame], of: Header, queue: str, turn: int, context: int, new: int) -> Header:
-    return make_header(record, frames, pipeline=of.pipeline, queue=queue, ticket=of.ticket, group=of.group, member=of.member,
-                       attempt=of.attempt, purpose=of.purpose, turn=turn, context_tokens=context, new_tokens=new, newest_version=0)  # fmt: skip
+    return make_header(
+        record, frames, pipeline=of.pipeline, queue=queue, ticket=of.ticket, group=of.group, member=of.member, attempt=of.attempt,
+        purpose=of.purpose, turn=turn, context_tokens=context, new_tokens=new, newest_version=0,
+    )  # fmt: skip

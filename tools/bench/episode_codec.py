@@ -6,6 +6,7 @@ record with its arrays as views. With the digest, each of the two computes it on
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ ROUNDS = 15
 def an_episode(tokens: int) -> Episode:
     """An episode of ten turns, its arrays full."""
     bounds = [int(edge) for edge in np.linspace(0, tokens, 11)]
-    turns = tuple(TurnBounds(start, (start + end) // 2, end) for start, end in zip(bounds, bounds[1:], strict=False))
+    turns = tuple(TurnBounds(start, (start + end) // 2, end) for start, end in itertools.pairwise(bounds))
     spans = tuple(VersionSpan(turn.action, turn.end, 3) for turn in turns)
     return Episode(
         task={"question": "12 + 30", "answer": 42}, outcome={"text": "42"}, turns=turns, sample_spans=spans, kv_spans=spans,

@@ -166,8 +166,10 @@ class Replicas:
 
 def _record(record: Record, of: Header, queue: str, turn: int, context: int, new: int) -> tuple[Header, list[Frame]]:
     frames = encode_record(record)
-    header = make_header(record, frames, pipeline=of.pipeline, queue=queue, ticket=of.ticket, group=of.group, member=of.member,
-                         attempt=of.attempt, purpose=of.purpose, turn=turn, context_tokens=context, new_tokens=new, newest_version=0)  # fmt: skip
+    header = make_header(
+        record, frames, pipeline=of.pipeline, queue=queue, ticket=of.ticket, group=of.group, member=of.member, attempt=of.attempt,
+        purpose=of.purpose, turn=turn, context_tokens=context, new_tokens=new, newest_version=0,
+    )  # fmt: skip
     return header, frames
 
 

@@ -71,14 +71,16 @@ class Crew:
 
     def end(self, process: subprocess.Popen[bytes], grace_s: float = GRACE_SECONDS) -> None:
         """Ends a process and what it started, by pid: politely for `grace_s`, then for good."""
-        family = _family(process)
+        children = _family(process)[1:]
         if grace_s and process.poll() is None:
             process.terminate()
-            psutil.wait_procs(family, timeout=grace_s)
-        for member in family:
-            if member.is_running():  # compares start times: a pid that was given to someone else is left alone
-                _kill(member)
+            _wait(process, grace_s)
+        process.kill()
         process.wait()
+        for child in children:
+            if child.is_running():  # compares start times: a pid that was given to someone else is left alone
+                _kill(child)
+        psutil.wait_procs(children, timeout=GRACE_SECONDS)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -94,6 +96,13 @@ def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return [head, *head.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return
 
 
 def _kill(member: psutil.Process) -> None:

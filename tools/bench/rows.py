@@ -48,7 +48,8 @@ class Measuring:
 
     def ratios(self) -> dict[str, float]:
         """Medians over rounds, by `<system>_<load>`."""
-        return {f"{name}_{row}": found.ratio(name) for row, found in self.comparisons.items() for name in found.ratios if found.ratios[name]}
+        pairs = ((row, name) for row, found in self.comparisons.items() for name, values in found.ratios.items() if values)
+        return {f"{name}_{row}": self.comparisons[row].ratio(name) for row, name in pairs}
 
     def others(self, row: str) -> list[str]:
         """Systems that this row compares with."""

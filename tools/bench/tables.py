@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tools.bench.plan import SYSTEMS, TARGETS
+from tools.bench.plan import TARGETS
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -16,7 +16,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     comparisons = {name: row for name, row in found["rows"].items() if isinstance(row, dict) and "systems" in row}
     if comparisons:
         console.print(_comparisons(comparisons))
-        console.print("per second: messages acknowledged by their consumer; median over rounds and range. Ratio: ours over theirs in the same round.")
+        console.print("per second: acknowledged by their consumer, median over rounds and range; ratio: ours over theirs in a round.")
     for name, why in found["skipped"].items():
         console.print(f"[yellow]{name} was skipped: {why}")
     others = {name: row for name, row in found["rows"].items() if name not in comparisons}
@@ -44,14 +44,17 @@ def _comparisons(rows: dict[str, Any]) -> Table:
         table.add_column(column, justify="left" if column in ("load", "system") else "right")
     for load, row in rows.items():
         for name, system in row["systems"].items():
-            ratio = row["ratios"].get(name)
-            table.add_row(
-                load if name == "tidemill" else "", name, _range(system["rate"], ".0f"), _range(ratio, ".2f") if ratio else "",
-                _verdict(f"{name}_{load}", ratio), _pair(system, "ack_p50_ms", "ack_p99_ms"), _pair(system, "delivery_p50_ms", "delivery_p99_ms"),
-                ", ".join(f"{system[side]['median']:.0f}" for side in ("server_cpu_us", "producer_cpu_us", "consumer_cpu_us")),
-            )  # fmt: skip
+            table.add_row(load if name == "tidemill" else "", name, *_cells(f"{name}_{load}", system, row["ratios"].get(name)))
         table.add_section()
     return table
+
+
+def _cells(key: str, system: dict[str, Any], ratio: dict[str, Any] | None) -> list[str]:
+    return [
+        _range(system["rate"], ".0f"), _range(ratio, ".2f") if ratio else "", _verdict(key, ratio),
+        _pair(system, "ack_p50_ms", "ack_p99_ms"), _pair(system, "delivery_p50_ms", "delivery_p99_ms"),
+        ", ".join(f"{system[side]['median']:.0f}" for side in ("server_cpu_us", "producer_cpu_us", "consumer_cpu_us")),
+    ]  # fmt: skip
 
 
 def _verdict(key: str, ratio: dict[str, Any] | None) -> str:
@@ -76,8 +79,8 @@ def _profile(rows: dict[str, Any]) -> Table:
     for load in rows:
         table.add_column(load, justify="right")
     for kind in ("threads_us", "parts_us"):
-        names = sorted({name for row in rows.values() for name in row[kind]}, key=lambda name: -max(r[kind].get(name, 0.0) for r in rows.values()))
-        for name in names[:16]:
+        most = {name: max(row[kind].get(name, 0.0) for row in rows.values()) for row in rows.values() for name in row[kind]}
+        for name in sorted(most, key=lambda name: -most[name])[:16]:
             label = f"thread {name}" if kind == "threads_us" else name
             table.add_row(label, *(f"{row[kind].get(name, 0.0):.2f}" for row in rows.values()))
         table.add_section()
@@ -97,8 +100,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, dict):
         return _range(value, ".1f")
     return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def names() -> str:
-    """The systems, for help texts."""
-    return ", ".join(SYSTEMS)

@@ -70,7 +70,9 @@ class Link:
     def _post(self, parts: Sequence[Frame]) -> None:
         self.socket.send_multipart(parts, copy=max(map(len, parts)) < 65_536)
 
-    def commit(self, acks: Sequence[int] = (), puts: Sequence[Header] = (), frames: Sequence[Frame] = (), fails: Sequence[Failure] = ()) -> int:
+    def commit(
+        self, acks: Sequence[int] = (), puts: Sequence[Header] = (), frames: Sequence[Frame] = (), fails: Sequence[Failure] = ()
+    ) -> int:
         """Sends one unit of work; returns its number."""
         seq = self._next_seq
         message = Commit(epoch=self._epoch, seq=seq, acks=tuple(acks), puts=tuple(puts), fails=tuple(fails))

@@ -6,6 +6,8 @@ until they are deleted).
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
 
 from tools.bench.load import Job, Side, Sink, Source
@@ -49,7 +51,8 @@ class Consumer:
     def run(self) -> Side:
         """Until the last message is acknowledged and deleted."""
         while not self._sink.ended:
-            for _, entries in self._redis.xreadgroup(GROUP, "consumer", {self._stream: ">"}, count=self._count, block=WAIT_MS) or ():
+            answer: Any = self._redis.xreadgroup(GROUP, "consumer", {self._stream: ">"}, count=self._count, block=WAIT_MS)
+            for _, entries in answer or ():
                 self._settle(entries)
         return self._sink.report()
 

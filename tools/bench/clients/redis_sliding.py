@@ -37,7 +37,7 @@ class Producer:
         return source.report()
 
     def _send(self) -> None:
-        commands = []
+        commands: list[tuple[str | bytes, ...]] = []
         while len(commands) < self._chunk and not self._source.ended:
             commands.append(("XADD", self._stream, "*", "m", self._source.take()))
         self._connection.send_packed_command(self._connection.pack_commands(commands))

@@ -1,4 +1,4 @@
-"""The real broker with one thing changed, for the benchmark alone: `python -m tools.bench.systems.variant [--no-journal] [--samples FILE] ...`.
+"""The real broker with one thing changed, for the benchmark alone: `python -m tools.bench.systems.variant` with one of these first.
 
 `--no-journal`: events go nowhere; not encoded, summed, written or synced. What that broker acknowledges is in memory only: it shows what
 durability costs and is of no other use. `--samples FILE`: on SIGUSR2 writes where the processor time went and ends.
