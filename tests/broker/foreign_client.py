@@ -34,6 +34,7 @@ class ForeignClient:
         self.leases = set()
         self.ready = self.welcomed = self.drained = False
         self.config = None
+        self.hello_at = 0.0
         self.refusals = []
 
     # --- the connection ---------------------------------------------------------------------------------------------------
@@ -44,6 +45,7 @@ class ForeignClient:
     def hello(self):
         answering = {lease for message, _ in self.unanswered.values() for lease in message.get("acks", ())}
         self.welcomed = False
+        self.hello_at = time.monotonic() + 3.0
         self.send({
             "type": "hello", "protocol": 1, "schema": self.lock["schema"], "role": self.role, "name": self.name,
             "incarnation": self.incarnation, "pipeline": "", "ready": self.ready, "windows": self.windows if self.ready else {},
@@ -77,6 +79,8 @@ class ForeignClient:
             if self.welcomed and time.monotonic() > heartbeat_at:
                 heartbeat_at = time.monotonic() + 0.2
                 self.send({"type": "heartbeat", "waiting": "on the broker"})
+            if not self.welcomed and time.monotonic() > self.hello_at:
+                self.hello()
             if self.socket.poll(50):
                 first, *frames = self.socket.recv_multipart()
                 self.on_message(msgpack.unpackb(first), frames)

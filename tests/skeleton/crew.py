@@ -66,6 +66,16 @@ class Crew:
         if failed:
             raise AssertionError(self.story()) from failed[0].error
 
+    @property
+    def answered(self) -> int:
+        """Records that all members together have answered: how far the run is."""
+        return sum(member.peer.answered for member in self.members.values())
+
+    def wait_for_answers(self, count: int) -> None:
+        """Until the run is so far, or over."""
+        over = lambda: not any(member.at_work for member in self.members.values())  # noqa: E731
+        until(lambda: self.answered >= count or over(), f"{count} records are answered", self.story)
+
     def _failed(self) -> list[Member]:
         return [member for member in self.members.values() if member.error is not None and not isinstance(member.error, CrashError)]
 
