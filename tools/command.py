@@ -85,6 +85,59 @@ def bench_broker(
     run(json_file, quick=quick, only=only, against=against)
 
 
+Run = Annotated[str, typer.Argument(metavar="RUN|ENDPOINT", help="A run directory, a run's name, or where its broker listens.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def top(
+    run: Run,
+    once: Annotated[bool, typer.Option("--once", help="Show it a single time.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show queues and clients of a run, live."""
+    from tools.observe.command import run_top
+
+    raise typer.Exit(run_top(run, once=once, as_json=as_json))
+
+
+@app.command()
+def doctor(run: Run, as_json: Json = False) -> None:
+    """Say why a run does not move: the root cause in the first line, then who waits for whom; exit code 1 where something is wrong."""
+    from tools.observe.command import run_doctor
+
+    raise typer.Exit(run_doctor(run, as_json=as_json))
+
+
+dead = typer.Typer(help="Look at records that were given up, and try them again.", no_args_is_help=True)
+app.add_typer(dead, name="dead")
+Letter = Annotated[int, typer.Argument(metavar="ID", help="Number of the dead letter, from `dead list`.")]
+
+
+@dead.command("list")
+def dead_list(run: Run, as_json: Json = False) -> None:
+    """List the dead letters of a run, oldest first."""
+    from tools.observe.command import run_dead_list
+
+    raise typer.Exit(run_dead_list(run, as_json=as_json))
+
+
+@dead.command("show")
+def dead_show(letter: Letter, run: Run) -> None:
+    """Show one dead letter: what it is, what happened to it, and its record."""
+    from tools.observe.command import run_dead_show
+
+    raise typer.Exit(run_dead_show(letter, run))
+
+
+@dead.command("retry")
+def dead_retry(letter: Letter, run: Run) -> None:
+    """Have the task of a dead letter tried again, or say why that cannot be; exit code 1 then."""
+    from tools.observe.command import run_dead_retry
+
+    raise typer.Exit(run_dead_retry(letter, run))
+
+
 def _named(name: str) -> list[str]:
     # As a JSON string, so that a name like 7 stays text.
     return [f'run.name="{name}"'] if name else []

@@ -44,9 +44,9 @@ def disk_full(scene: Scene) -> Iterator[Seen]:
     if scene.state.disk_full:
         where = scene.state.run_directory
         yield Seen(
-            what=f"the disk is full: the journal in {where} cannot grow, and nothing moves before it can",
+            what=f"the disk is full, or the quota of the journal: {where} cannot take more, and nothing new begins before it can",
             since_s=scene.stalled_s,
-            advice="free space there; the broker goes on by itself",
+            advice="free space there, or raise broker.journal_quota_bytes; with room the broker goes on by itself",
         )
 
 

@@ -63,8 +63,9 @@ def clock(seconds: float) -> str:
 
 
 def stall_lines(snapshot: Snapshot, stall_notice_s: float) -> list[str]:
-    """After `stall_notice_s` without progress: who waits for whom, on what, since when."""
+    """After `stall_notice_s` without progress: the root cause, and who waits for whom, on what, since when."""
     if snapshot.stalled_s < stall_notice_s or snapshot.phase in ("closed", "failed"):
         return []
     waits = snapshot.waits or ["no process says what it waits for"]
-    return [f"no progress for {snapshot.stalled_s:.0f} s:", *(f"  {wait}" for wait in waits)]
+    cause = [f"  cause: {snapshot.findings[0].what}"] if snapshot.findings else []
+    return [f"no progress for {snapshot.stalled_s:.0f} s:", *cause, *(f"  {wait}" for wait in waits)]

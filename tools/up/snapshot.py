@@ -57,6 +57,13 @@ class LedgerRow(Struct, frozen=True, kw_only=True):
     evaluated: int = 0
 
 
+class FindingRow(Struct, frozen=True, kw_only=True):
+    """What `tidemill doctor` would say, the root cause first."""
+
+    what: str
+    severity: str = ""
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One moment of a run."""
 
@@ -75,6 +82,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     trained_tokens: int | float = 0
     stalled_s: float = 0.0
     waits: list[str] = []
+    findings: list[FindingRow] = []
     failure: dict[str, Json] | None = None
 
     @property

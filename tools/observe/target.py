@@ -1,0 +1,34 @@
+"""Which run is meant: a run directory, the name of a run, or an endpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from schemas.errors import ConfigError
+
+RUNS = Path("runs")
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """`endpoint` is empty where the run directory does not say one; `directory` is None where only an endpoint was given."""
+
+    endpoint: str
+    directory: Path | None = None
+
+    @property
+    def words(self) -> str:
+        """What to call it."""
+        return str(self.directory) if self.directory is not None else self.endpoint
+
+
+def find(text: str) -> Target:
+    """RUN or ENDPOINT as given on the command line. Raises ConfigError where there is no such run."""
+    if "://" in text:
+        return Target(endpoint=text)
+    for directory in (Path(text), RUNS / text):
+        if (directory / "config.json").is_file() or (directory / "journal").is_dir():
+            file = directory / "endpoint"
+            return Target(endpoint=file.read_text().strip() if file.is_file() else "", directory=directory.resolve())
+    raise ConfigError(f"{text}: neither a run directory, nor a run in {RUNS}/, nor an endpoint such as ipc:///path or tcp://127.0.0.1:5555")
