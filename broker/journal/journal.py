@@ -53,6 +53,7 @@ class Journal:
         self._segments: Segments | None = None
         self._checkpointer = Checkpointer(self._files, directory, quota_bytes)
         self._scrub: Scrub | None = None
+        self._is_read = False
         self._next_number = 0
         self._previous = 0
         self._earlier_bytes = 0
@@ -73,8 +74,19 @@ class Journal:
         return lock
 
     def _remove_partial(self) -> None:
-        for path in self.directory.glob(f"*{PARTIAL}"):
-            self._files.unlink(path)
+        """What a dead broker was making."""
+        try:
+            for path in self.directory.glob(f"*{PARTIAL}"):
+                self._files.unlink(path)
+        except OSError:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        for descriptor in (self._lock, self._wake):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lock = self._wake = -1
 
     def segments(self) -> list[Path]:
         """Segment files, oldest first."""
@@ -101,13 +113,14 @@ class Journal:
         for item in scan:
             if isinstance(item, Damage):
                 self._quarantine.take(item)
-                if item.last >= max(item.first, covered) and not accept_loss:
+                if (item.foreign or item.last >= max(item.first, covered)) and not accept_loss:
                     raise JournalError(f"{self.directory}: {item}; no checkpoint covers that. Start with --set broker.accept_loss=true to go "
                                        "on without it: acknowledged work will be missing")  # fmt: skip
             elif item.number >= covered:
                 yield item
         self._next_number = max(covered, scan.expected or 0)
         self._previous = scan.previous or 0
+        self._is_read = True
         if self._writer is None:
             self._cut(scan)
             self._checkpointer.adopt(list(checkpoints.valid(self.directory)))
@@ -143,7 +156,7 @@ class Journal:
     def _open_writer(self) -> Writer:
         paths = self.segments()
         heads = [head for head in map(segment_head, paths) if head is not None]
-        if paths and not self._next_number:
+        if paths and not self._is_read:
             raise JournalError(f"{self.directory} holds a journal: it is read before anything is appended")
         index = int(paths[-1].stem) + 1 if paths else 0
         epoch = max((head.epoch for head in heads), default=0) + 1
@@ -243,10 +256,19 @@ class Journal:
         self._entries_since, self._bytes_since, self._segment_since = 0, 0, self.last_position.segment
         self._checkpointer.begin(made, lambda: writer.is_durable(made.number - 1), self.total_bytes)
 
+    def finish_checkpoint(self) -> None:
+        """Waits for the one in the making."""
+        self._checkpointer.close()
+
     def watch_over(self, until: Checkpoint | None) -> None:
         """Reads in the background what a start did not: segments below `until`, for damage."""
         if until is not None:
             self._scrub = Scrub(self.directory, until, self._quarantine)
+
+    def finish_looking(self) -> None:
+        """Waits until `watch_over` is through."""
+        if self._scrub is not None:
+            self._scrub.join()
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 
@@ -261,7 +283,4 @@ class Journal:
             if self._scrub is not None:
                 self._scrub.close()
             self._writer = self._segments = None
-            for descriptor in (self._lock, self._wake):
-                if descriptor >= 0:
-                    os.close(descriptor)
-            self._lock = self._wake = -1
+            self._let_go()

@@ -32,6 +32,8 @@ class Damage(Struct, frozen=True):
     what: str
     dropped: bool = False
     """Whole segments are not there: the quota's work, or somebody's."""
+    foreign: bool = False
+    """What stands here was not written behind what stands before it."""
 
     def __str__(self) -> str:
         lost = f"entries {self.first} to {self.last} are lost" if self.last > self.first else f"entry {self.first} is lost"
@@ -160,7 +162,8 @@ class Scan:
 
     def _chain(self, previous: int, position: Position) -> Iterator[Damage]:
         if self.previous is not None and self.previous != previous:
-            yield Damage(position, 0, 0, -1, "this does not follow what stands before it; was a file put here from elsewhere?")
+            what = "this does not follow what stands before it; was a file put here from elsewhere?"
+            yield Damage(position, 0, 0, -1, what, foreign=True)
 
     # --- one batch ----------------------------------------------------------------------------------------------------------
 

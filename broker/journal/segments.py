@@ -59,25 +59,23 @@ class Segments:
         head = batch.seal(self._epoch, self._previous)
         end = batch.position.offset + batch.bytes
         self._make_room(end)
-        self._put(batch)
+        self._file = self._put(self._file, self._path(self._index), batch.data, batch.position.offset)
         self._files.fdatasync(self._file)
         self._end, self._previous = end, head.checksum
         return head
 
-    def _put(self, batch: Batch) -> None:
+    def _put(self, file: int, path: Path, data: memoryview, offset: int) -> int:
+        """Writes to a file; returns its descriptor, another one where the file system opens files directly and then will not write so."""
         try:
-            write_fully(self._files, self._file, batch.data, batch.position.offset, BLOCK if self._direct else 1)
+            write_fully(self._files, file, data, offset, BLOCK if self._direct else 1)
         except OSError as error:
             if not (self._direct and error.errno in NOT_DIRECT):
                 raise
-            self._reopen_buffered()
-            write_fully(self._files, self._file, batch.data, batch.position.offset)
-
-    def _reopen_buffered(self) -> None:
-        """A file system that opens directly and then will not write so."""
-        self._direct = False
-        self._files.close(self._file)
-        self._file = self._files.open(self._path(self._index), os.O_WRONLY)
+            self._direct = False
+            self._files.close(file)
+            file = self._files.open(path, os.O_WRONLY)
+            write_fully(self._files, file, data, offset)
+        return file
 
     def cut_back(self) -> None:
         """Removes what a failed write left behind the last durable batch."""
@@ -175,9 +173,10 @@ class Segments:
     def _publish(self, index: int, head: SegmentHead) -> None:
         block = memoryview(mmap.mmap(-1, BLOCK))  # a direct file takes page-aligned memory only
         block[:] = encode_segment_head(head)
-        write_fully(self._files, self._next, block, 0, BLOCK if self._direct else 1)
+        partial = self._path(index).with_suffix(PARTIAL)
+        self._next = self._put(self._next, partial, block, 0)
         self._files.fdatasync(self._next)
-        self._files.rename(self._path(index).with_suffix(PARTIAL), self._path(index))
+        self._files.rename(partial, self._path(index))
         self._files.sync_directory(self._directory)
 
     def seal(self) -> None:
