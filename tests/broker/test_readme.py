@@ -63,13 +63,15 @@ def refusals() -> set[str]:
             if isinstance(node, ast.Call):
                 found |= {word.value.value for word in node.keywords if word.arg == "reason" and ast.unparse(node.func).endswith("Refuse")
                           and isinstance(word.value, ast.Constant)}  # fmt: skip
-                if ast.unparse(node.func) == "_refuse":
+                if re.search(r"(^|\.)_refuse$", ast.unparse(node.func)):
                     found |= {value.value for value in node.args if isinstance(value, ast.Constant)}
+            elif isinstance(node, ast.FunctionDef) and node.name == "_refuse":
+                found |= {value.value for value in node.args.defaults if isinstance(value, ast.Constant)}
             elif isinstance(node, ast.Tuple) and file.name == "commits.py" and len(node.elts) == 2:
                 first = node.elts[0]
                 if isinstance(first, ast.Constant) and isinstance(node.elts[1], ast.JoinedStr | ast.Constant):
                     found.add(first.value)
-    return {reason for reason in found if isinstance(reason, str) and reason not in EDGES}
+    return {reason for reason in found if isinstance(reason, str) and re.fullmatch("[a-z_]+", reason) and reason not in EDGES}
 
 
 def test_every_refusal_has_a_row_and_no_other_does() -> None:
