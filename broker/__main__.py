@@ -21,6 +21,7 @@ from broker.core.events import Started
 from broker.core.settings import settings_from_config
 from broker.driver import Driver
 from broker.journal import Journal
+from broker.keys import directory_for
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
 from broker.reports import Reports
@@ -63,7 +64,7 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
     except (KeyError, TypeError) as error:
         raise ConfigError(f"the resolved config lacks {error}; it is written by `tidemill up` and read by this version only") from error
     journal = Journal(run_directory / "journal", broker["segment_bytes"], broker["journal_quota_bytes"])
-    transport = Transport(endpoint or broker["endpoint"] or private_endpoint(), broker["max_frame_bytes"])
+    transport = open_transport(endpoint or broker["endpoint"] or private_endpoint(), broker)
     reports = Reports(run_directory)
     started = Started(config=config, run_directory=str(run_directory))
     driver = Driver(journal, transport, reports, started, commit_batch=broker["commit_batch"], accept_loss=broker["accept_loss"])
@@ -89,6 +90,14 @@ def _metrics_page(driver: Driver, journal: Journal, broker: dict[str, Any]) -> M
     page = MetricsPage(broker["metrics_port"], broker["metrics_address"], lambda: status(driver.state, driver.now()), journal.figures)
     driver.watchers.append(page.refresh)
     return page
+
+
+def open_transport(endpoint: str, broker: dict[str, Any]) -> Transport:
+    """The socket, with keys where the address or the configuration asks for them."""
+    keys = directory_for(endpoint, broker.get("keys", ""))
+    if keys is None and endpoint.startswith("tcp://"):
+        structlog.get_logger().warning("no_keys", endpoint=endpoint, meaning="every user of this machine may connect; see broker.keys")
+    return Transport(endpoint, broker["max_frame_bytes"], keys)
 
 
 def private_endpoint() -> str:

@@ -18,6 +18,8 @@ import zmq
 from msgspec.structs import replace
 from zmq.utils.monitor import recv_monitor_message
 
+from broker.handshake import FAILURES, Handshakes, arm
+from broker.keys import ClientKeys
 from schemas.codec import Frame, decode_broker_message, encode_message
 from schemas.edges import Role
 from schemas.errors import BrokerRefusedError, InvariantError, WireError
@@ -54,7 +56,7 @@ Received = tuple[BrokerMessage, list[Frame]]
 class Client:
     """One process's connection. `hello` makes the message to introduce it with, now and after each cut."""
 
-    def __init__(self, endpoint: str, role: Role, name: str, hello: Callable[[Hello], Hello]) -> None:
+    def __init__(self, endpoint: str, role: Role, name: str, hello: Callable[[Hello], Hello], keys: ClientKeys | None = None) -> None:
         self.role, self.name = role, name
         self._incarnation = secrets.token_hex(8)
         self._hello = hello
@@ -67,7 +69,8 @@ class Client:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self._line: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._handshakes = Handshakes(endpoint, with_keys=arm(self._socket, endpoint, keys))
+        self._line: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | FAILURES)
         self._socket.connect(endpoint)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -160,7 +163,11 @@ class Client:
     def _watch_the_line(self) -> None:
         """A cut may have swallowed messages of either side: the hello that follows finds out which."""
         while self._line.poll(0):
-            self._connected = recv_monitor_message(self._line)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            event = recv_monitor_message(self._line)["event"]
+            refusal = self._handshakes.judge(event)
+            if refusal is not None:
+                raise BrokerRefusedError(f"{self.name}: {refusal}")
+            self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self._welcomed or (self._connected and self._hello_at is not None):
                 self.say_hello()
 

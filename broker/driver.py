@@ -16,8 +16,22 @@ from msgspec import Struct
 
 from broker import letters
 from broker.arena import Arena
+from broker.core.access import forbidden
 from broker.core.actions import Action, EndRun, Note, Reply, Send, StepMetrics
-from broker.core.events import Damaged, DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick, encode_event, puts_of
+from broker.core.events import (
+    Damaged,
+    DiskFull,
+    DiskOk,
+    Event,
+    Malformed,
+    Received,
+    Restarted,
+    Revoked,
+    Started,
+    Tick,
+    encode_event,
+    puts_of,
+)
 from broker.core.invariants import violations
 from broker.core.state import Failed, State
 from broker.core.step import begin, next_wake, step
@@ -28,13 +42,15 @@ from broker.status import status
 from broker.transport import Transport
 from schemas.codec import Frame, check_header, decode_client_message, encode_message
 from schemas.errors import InvariantError, WireError
-from schemas.messages import ClientMessage, Commit, Committed, DeadAsked, Refuse, Status, StatusAsked, StopAsked
+from schemas.messages import Bye, ClientMessage, Commit, Committed, DeadAsked, DeadRetry, Hello, Refuse, Status, StatusAsked, StopAsked
 
 GAUGE_SECONDS = 5.0
 """How often the live broker checks its own invariants: a few milliseconds each time."""
 QUIET_NOTES = frozenset({"grouping", "admission", "installed", "evaluation_started"})
 """Decisions that come by the dozen: logged at debug level, in the journal anyway."""
 
+REFUSALS_LOGGED = 20
+"""Lines a tick about messages that nobody can read: a flood of those does not become a flood of lines."""
 COMMIT_BATCH = 32
 """Events of one turn after which their commit is begun, while the rest is still being taken in."""
 ACKNOWLEDGE_SECONDS = 0.02
@@ -67,6 +83,8 @@ class Driver:
         self._arena = Arena()
         self._outbox: deque[Waiting] = deque()
         self._commit_batch = commit_batch
+        self._refused = 0
+        """Messages refused at the door since the last tick."""
         self._unwanted = 0
         """Events whose commit is due and not yet asked for."""
         self.watchers: list[Callable[[], None]] = []
@@ -128,6 +146,7 @@ class Driver:
             self._handle(DiskOk() if self._state.disk_full else DiskFull())
         if self.now() >= self._tick_at:
             self._handle(Tick())
+            self._show_out()
             self._gauge()
             for look in self.watchers:
                 look()
@@ -137,6 +156,17 @@ class Driver:
         self._release()
         if self._journal.checkpoint_due:
             self._checkpoint()
+
+    def _show_out(self) -> None:
+        """Whoever's key was revoked; and whoever does not read, for what it missed cannot be told from what it got."""
+        if self._refused > REFUSALS_LOGGED:
+            log.warning("refused_without_a_line_each", messages=self._refused - REFUSALS_LOGGED)
+        self._refused = 0
+        for key in self._transport.revoked():
+            self._handle(Revoked(key=key))
+        for identity in self._transport.take_choked():
+            log.warning("does_not_read", sender=repr(identity[:80]))
+            self._handle(Received(sender=identity.decode(errors="replace"), message=Bye(reason="does not read")), (), identity)
 
     def _take_in(self) -> list[tuple[bytes, list[bytes]]]:
         """What arrived; nothing while too much waits for the disk, so that memory stays bounded and clients wait instead."""
@@ -156,11 +186,19 @@ class Driver:
         except (WireError, UnicodeDecodeError) as error:
             self._refuse(identity, str(error))
             return
+        holder = self._transport.holder(identity)
+        key, roles = ("", None) if holder is None else (holder.name, holder.roles)
+        if isinstance(message, StatusAsked | DeadAsked) and (problem := forbidden(message, roles)):
+            self._refuse(identity, problem, "forbidden")
+            return
         if isinstance(message, StatusAsked):
             self._transport.send(identity, [encode_message(Status(body=status(self._state, self.now())))])
             return
         if isinstance(message, DeadAsked):
             self._transport.send(identity, self._letters(message))
+            return
+        if isinstance(message, Hello | StopAsked | DeadRetry):
+            self._handle(Received(sender=sender, message=message, key=key, roles=roles), (), identity)
             return
         self._handle(self._event(sender, message, frames[1:]), frames[1:], identity)
 
@@ -178,9 +216,11 @@ class Driver:
             return Malformed(sender=sender, epoch=message.epoch, seq=message.seq, detail=str(error))
         return Received(sender=sender, message=message)
 
-    def _refuse(self, identity: bytes, detail: str) -> None:
-        log.warning("bad_message", sender=repr(identity[:80]), detail=detail[:200])
-        self._transport.send(identity, [encode_message(Refuse(reason="bad_message", detail=detail[:500], fatal=True))])
+    def _refuse(self, identity: bytes, detail: str, reason: str = "bad_message") -> None:
+        self._refused += 1
+        if self._refused <= REFUSALS_LOGGED:
+            log.warning(reason, sender=repr(identity[:80]), detail=detail[:200])
+        self._transport.send(identity, [encode_message(Refuse(reason=reason, detail=detail[:500], fatal=True))])
 
     def _handle(self, event: Event, frames: Sequence[bytes] = (), identity: bytes = b"") -> None:
         """Journals, steps, and puts what is to be sent into the outbox."""

@@ -1,19 +1,26 @@
 """The broker's one socket: a ROUTER, and nothing else in the project binds.
 
-Bounds: frames above `max_frame_bytes` close their connection; what the broker sends is bounded by credits, so the high-water marks are off and
-nothing is dropped for want of room. A peer that is gone is an answer (`False`), never an exception or a block.
+Bounds: frames above `max_frame_bytes` close their connection; a connection is read no further while `UNREAD_MESSAGES` of
+it wait, and one that leaves `UNSENT_MESSAGES` lying is reported by `take_choked`: credits keep every client that reads far
+below. A peer that is gone is an answer (`False`), never an exception or a block. With keys, what arrives is from somebody on
+the allow-list who introduced that routing id.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from collections.abc import Sequence
 
 import zmq
 
-from schemas.codec import Frame
+from broker.doorkeeper import Doorkeeper
+from broker.keys import Allowed, KeyDirectory
+from schemas.codec import Frame, encode_message
+from schemas.config.broker import is_routable
 from schemas.errors import ConfigError
+from schemas.messages import Refuse
 
 DRAIN_MESSAGES = 512
 """Messages taken per turn of the loop: one group commit's worth."""
@@ -23,26 +30,46 @@ LINGER_MS = 500
 ZERO_COPY_BYTES = 65_536
 """From here on handing the buffer to the I/O thread is cheaper than a copy."""
 WANTED_FILES = 65_536
+UNREAD_MESSAGES = 1_000
+"""Messages of one connection that wait in memory; then its sender waits. libzmq counts whole messages only."""
+UNSENT_MESSAGES = 16_384
+"""Messages to one connection that wait in memory: several times what credits allow to the busiest client."""
+HANDSHAKE_MS = 10_000
+"""Whoever connects and does not introduce itself is cut off."""
+NOBODY = Allowed(public="", roles=())
+FORBIDDEN = encode_message(Refuse(reason="forbidden", detail="this key was revoked, or this routing id is another key's", fatal=True))
 
 
 class Transport:
     """Binds `endpoint`; raises ConfigError where that cannot be had."""
 
-    def __init__(self, endpoint: str, max_frame_bytes: int) -> None:
+    def __init__(self, endpoint: str, max_frame_bytes: int, keys: KeyDirectory | None = None) -> None:
         _raise_file_limit()
+        _check_that_strangers_stay_out(endpoint, keys)
         _check_that_nobody_listens(endpoint)
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._router.setsockopt(zmq.SNDHWM, 0)
-        self._router.setsockopt(zmq.RCVHWM, 0)
+        self._router.setsockopt(zmq.SNDHWM, UNSENT_MESSAGES)
+        self._router.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
+        self._router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self._router.setsockopt(zmq.LINGER, LINGER_MS)
         self._router.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._router.setsockopt(zmq.BACKLOG, 4096)
+        self._router.setsockopt(zmq.IPV6, int("[" in endpoint))
+        self._doorkeeper: Doorkeeper | None = None
+        self._taken_over: set[bytes] = set()
+        self._choked: set[bytes] = set()
         try:
-            self._router.bind(endpoint)
+            self._doorkeeper = None if keys is None else Doorkeeper(self._context, self._router, keys)
+            _bind_privately(self._router, endpoint)
+        except ConfigError:
+            self._context.destroy(linger=0)
+            raise
         except zmq.ZMQError as error:
+            if self._doorkeeper is not None:
+                self._doorkeeper.close()
             self._context.destroy(linger=0)
             raise ConfigError(f"broker.endpoint {endpoint}: {error.strerror}; is another broker using it?") from error
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -61,18 +88,55 @@ class Transport:
         size = 0
         while len(taken) < DRAIN_MESSAGES and size < DRAIN_BYTES:
             try:
-                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK) if self._doorkeeper is None else self._receive_checked()
             except zmq.Again:
                 break
-            taken.append((identity, frames))
-            size += sum(map(len, frames))
+            if identity:
+                taken.append((identity, frames))
+            size += sum(map(len, frames)) + 1
         return taken
 
+    def _receive_checked(self) -> list[bytes]:
+        """One message, whose key libzmq tells with the first frame; nobody's (an empty routing id) where that may not speak here."""
+        assert self._doorkeeper is not None
+        first = self._router.recv(zmq.NOBLOCK, copy=False)
+        frames = self._router.recv_multipart(zmq.NOBLOCK) if first.more else []
+        identity = first.bytes
+        if self._doorkeeper.holder(identity, _public_key(first)) is not None:
+            self._taken_over.discard(identity)
+            return [identity, *frames]
+        self._taken_over.discard(identity)
+        self.send(identity, [FORBIDDEN])
+        self._taken_over.add(identity)  # what is meant for its owner waits until the owner is back
+        return [b"", *frames]
+
+    def holder(self, identity: bytes) -> Allowed | None:
+        """The key behind a routing id that has just spoken, one without roles if it was revoked; None where keys are not asked for."""
+        return None if self._doorkeeper is None else self._doorkeeper.owner(identity) or NOBODY
+
+    def revoked(self) -> list[str]:
+        """Names of keys that were taken off the allow-list since the last call."""
+        if self._doorkeeper is None:
+            return []
+        gone = self._doorkeeper.refresh()
+        if gone:
+            self._taken_over.clear()
+        return gone
+
+    def take_choked(self) -> list[bytes]:
+        """Routing ids that left `UNSENT_MESSAGES` lying since the last call: messages to them were lost."""
+        choked, self._choked = self._choked, set()
+        return sorted(choked)
+
     def send(self, identity: bytes, frames: Sequence[Frame]) -> bool:
-        """False where the peer is not there."""
+        """False where the peer is not there, or does not read."""
+        if identity in self._taken_over:
+            return False
         try:
             self._router.send_multipart([identity, *frames], zmq.NOBLOCK, copy=max(map(len, frames)) < ZERO_COPY_BYTES)
         except zmq.ZMQError as error:
+            if error.errno == zmq.EAGAIN:
+                self._choked.add(identity)
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
             raise
@@ -81,7 +145,35 @@ class Transport:
     def close(self) -> None:
         """Sends what is left, within `LINGER_MS`."""
         self._router.close()
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
         self._context.term()
+
+
+def _public_key(frame: zmq.Frame) -> str | None:
+    try:
+        return str(frame.get("User-Id"))
+    except (zmq.ZMQError, KeyError):
+        return None
+
+
+def _bind_privately(router: zmq.Socket[bytes], endpoint: str) -> None:
+    """ipc: a socket file that nobody else may open, in whatever folder it is."""
+    before = os.umask(0o077)
+    try:
+        router.bind(endpoint)
+    finally:
+        os.umask(before)
+
+
+def _check_that_strangers_stay_out(endpoint: str, keys: KeyDirectory | None) -> None:
+    """The last check before a socket is open to others; what is asked for is checked earlier, with better words."""
+    if endpoint.startswith("ipc://@"):
+        raise ConfigError(f"broker.endpoint {endpoint}: everybody on this machine may connect to an abstract socket; name a path")
+    if not endpoint.startswith(("ipc://", "tcp://")):
+        raise ConfigError(f"broker.endpoint {endpoint}: expected ipc://<path> or tcp://<address>:<port>")
+    if keys is None and is_routable(endpoint):
+        raise ConfigError(f"broker.endpoint {endpoint}: others can reach this address, and no keys are asked for; tidemill keys new NAME")
 
 
 def _check_that_nobody_listens(endpoint: str) -> None:

@@ -37,15 +37,16 @@ def heard(crank: Crank, client: Client) -> None:
         crank.touched.add(client.name)
 
 
-def on_hello(crank: Crank, sender: str, hello: Hello) -> None:
-    """Registers a client, or takes it back after a restart of either side."""
-    refusal = _refusal(crank.state, sender, hello)
+def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
+    """Registers a client, or takes it back after a restart of either side. `key`: the one it came in by."""
+    refusal = _refusal(crank.state, sender, hello) or _of_another_key(crank.state, hello, key)
     if refusal is not None:
         crank.out.append(Reply(refusal))
         return
     known = crank.state.clients.get(hello.name)
     fresh = known is None or known.incarnation != hello.incarnation or not known.welcomed
     client = _register(crank, hello)
+    client.key = key
     crank.touched.add(client.name)
     stale = _settle_leases(crank, client, hello)
     _update(crank, client, hello)
@@ -83,6 +84,22 @@ def _refusal(state: State, sender: str, hello: Hello) -> Refuse | None:
     if hello.role == Role.ACTOR_TRAIN and others:
         return Refuse(reason="role", detail=f"{others[0]} trains already; this version has one rank", fatal=True)
     return None
+
+
+def _of_another_key(state: State, hello: Hello, key: str) -> Refuse | None:
+    """A name that is at work, or may come back after our restart, stays with the key it came in by."""
+    known = state.clients.get(hello.name)
+    if known is None or known.key == key or not (known.connected or (known.key and state.restarted_at is not None)):
+        return None
+    return Refuse(reason="forbidden", detail=f"{hello.name!r} came in by another key; choose another name", fatal=True)
+
+
+def on_revoked(crank: Crank, key: str) -> None:
+    """Everybody who came in by this key is told, and gone."""
+    for client in list(crank.state.clients.values()):
+        if client.key == key and client.connected:
+            crank.send(client.name, Refuse(reason="forbidden", detail=f"the key {key!r} was revoked", fatal=True))
+            fleet.lose_client(crank, client, f"its key {key} was revoked")
 
 
 def _register(crank: Crank, hello: Hello) -> Client:

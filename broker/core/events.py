@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from schemas.edges import Role
 from schemas.header import Header
 from schemas.messages import ClientMessage, Commit
 from schemas.records import Json
@@ -21,11 +22,21 @@ class Restarted(Struct, frozen=True, kw_only=True, tag="restarted"):
     """The broker came back on an existing journal: all clients must say hello again."""
 
 
-class Received(Struct, frozen=True, kw_only=True, tag="received"):
+class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="received"):
     """A client's message. `sender` is its routing id, `name/incarnation`."""
 
     sender: str
     message: ClientMessage
+    key: str = ""
+    """Name of the key behind the sender; empty where keys are not asked for."""
+    roles: tuple[Role, ...] | None = None
+    """What that key may be; None where keys are not asked for."""
+
+
+class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
+    """A key was taken off the allow-list, or its roles were changed: whoever came in by it has to go."""
+
+    key: str
 
 
 class Malformed(Struct, frozen=True, kw_only=True, tag="malformed"):
@@ -55,7 +66,7 @@ class Damaged(Struct, frozen=True, kw_only=True, tag="damaged"):
     messages: tuple[int, ...]
 
 
-Event = Started | Restarted | Received | Malformed | Tick | DiskFull | DiskOk | Damaged
+Event = Started | Restarted | Received | Malformed | Tick | DiskFull | DiskOk | Damaged | Revoked
 
 encode_event = msgspec.msgpack.Encoder().encode
 decode_event = msgspec.msgpack.Decoder(Event).decode

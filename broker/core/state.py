@@ -51,6 +51,8 @@ class Client(Struct, kw_only=True):
     role: str
     incarnation: str
     epoch: int
+    key: str = ""
+    """The key it came in by; empty where keys are not asked for."""
     fenced: list[str] = field(default_factory=list)
     """Earlier incarnations: whoever is still one of them may not come back."""
     connected: bool = True

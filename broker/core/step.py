@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.core import clients, commits, damage, dead, delivery, fleet, grants, leases, lifecycle, plans, versions, waiting
-from broker.core.actions import Action, EndRun
+from broker.core import access, clients, commits, damage, dead, delivery, fleet, grants, leases, lifecycle, plans, versions, waiting
+from broker.core.actions import Action, EndRun, Reply
 from broker.core.crank import Crank
-from broker.core.events import Damaged, DiskFull, DiskOk, Event, Malformed, Received, Restarted, Started, Tick
+from broker.core.events import Damaged, DiskFull, DiskOk, Event, Malformed, Received, Restarted, Revoked, Started, Tick
 from broker.core.settings import settings_from_config
 from broker.core.state import Client, Phase, State
 from schemas import messages as wire
@@ -39,6 +39,8 @@ def step(state: State, event: Event, now: float) -> list[Action]:
         state.disk_full = isinstance(event, DiskFull)
     elif isinstance(event, Damaged):
         damage.give_up(crank, event.messages)
+    elif isinstance(event, Revoked):
+        clients.on_revoked(crank, event.key)
     lifecycle.advance(crank)
     delivery.serve(crank)
     waiting.settle(crank)
@@ -52,8 +54,13 @@ def next_wake(state: State, now: float) -> float:
 
 def _received(crank: Crank, event: Received) -> None:
     message = event.message
+    problem = access.forbidden(message, event.roles)
+    if problem is not None:
+        crank.note("forbidden", key=event.key, detail=problem)
+        crank.out.append(Reply(wire.Refuse(reason="forbidden", detail=problem, fatal=True)))
+        return
     if isinstance(message, wire.Hello):
-        clients.on_hello(crank, event.sender, message)
+        clients.on_hello(crank, event.sender, message, event.key)
         return
     if isinstance(message, wire.StopAsked):
         _stop(crank, message)

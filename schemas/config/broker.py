@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -18,26 +19,40 @@ MIB = 2**20
 GIB = 2**30
 # sun_path of a Unix socket holds 108 bytes, its closing zero included.
 IPC_PATH_BYTES_MAX = 107
-ROUTABLE = "a routable address needs keys, and CURVE keys come with `tidemill keys`, not built yet; bind to 127.0.0.1"
 # Long enough for a step on a loaded machine; a holder that is later than that is hung.
 LEASE_S = 120.0
 # A ticket is held for a whole session and an action while the tool works: the broker derives theirs.
 TIMED_QUEUES = tuple(queue for queue in EDGES if queue not in ("tickets", "actions"))
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+
+
+def is_routable(endpoint: str) -> bool:
+    """Whether others than this machine's own processes can reach it: tcp on anything but a loopback address. A name may mean anything."""
+    if not endpoint.startswith("tcp://"):
+        return False
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 def check_endpoint(endpoint: str) -> str:
-    """Lets through "", `ipc://<path>` and `tcp://<loopback>:<port>`; everything else is refused with its reason."""
+    """Lets through "", `ipc://<path>` and `tcp://<address>:<port>`; everything else is refused with its reason.
+
+    A routable address needs keys besides: who knows where those are says so (`broker/keys.py`).
+    """
     if not endpoint:
         return endpoint
     if endpoint.startswith("ipc://"):
         return _check_ipc(endpoint)
     if endpoint.startswith("tcp://"):
         return _check_tcp(endpoint)
-    raise PydanticCustomError("endpoint", "expected ipc://<path> or tcp://127.0.0.1:<port>")
+    raise PydanticCustomError("endpoint", "expected ipc://<path> or tcp://<address>:<port>")
 
 
 def _check_ipc(endpoint: str) -> str:
+    if endpoint.startswith("ipc://@"):
+        raise PydanticCustomError("endpoint", "everybody on this machine may connect to an abstract socket; name a path")
     size = len(endpoint.removeprefix("ipc://").encode())
     if not 0 < size <= IPC_PATH_BYTES_MAX:
         counts = {"most": IPC_PATH_BYTES_MAX, "size": size}
@@ -53,8 +68,8 @@ def _check_tcp(endpoint: str) -> str:
         port = None
     if not port:
         raise PydanticCustomError("endpoint", "expected a port from 1 to 65535: tcp://127.0.0.1:5555")
-    if parts.hostname not in LOOPBACK:
-        raise PydanticCustomError("endpoint", ROUTABLE)
+    if not parts.hostname or set(parts.netloc) & set(";@"):
+        raise PydanticCustomError("endpoint", "expected one address: tcp://<address>:<port>")
     return endpoint
 
 
@@ -89,7 +104,10 @@ class BrokerConfig(Section):
     """`[broker]`: the one process that owns queues, ledger, policies and journal."""
 
     endpoint: Annotated[str, AfterValidator(check_endpoint)] = ""
-    """`ipc://<path>` or `tcp://127.0.0.1:<port>`; empty: ipc in a private folder."""
+    """`ipc://<path>` or `tcp://<address>:<port>`; empty: ipc in a private folder. An address that others can reach needs keys."""
+    keys: str = ""
+    """Directory of the keys that clients over tcp must have, made by `tidemill keys new`; empty: `$TIDEMILL_KEYS`, else for
+    an address that others can reach `~/.config/tidemill/keys`, and none for a loopback address."""
     heartbeat_s: Seconds = 1.0
     """Seconds between two heartbeats of a process."""
     suspect_s: Seconds = 3.0

@@ -16,6 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from broker.client import Client
+from broker.keys import ClientKeys
 from schemas.codec import Frame, encode_record, make_header
 from schemas.errors import TidemillError, WireError
 from schemas.messages import (
@@ -56,10 +57,10 @@ class Watched(Protocol):
 class Loop:
     """Runs one stage against one broker. Is its stage's `Link`."""
 
-    def __init__(self, stage: Stage, endpoint: str, name: str, host: str = "") -> None:
+    def __init__(self, stage: Stage, endpoint: str, name: str, host: str = "", keys: ClientKeys | None = None) -> None:
         self._stage = stage
         self._host = host
-        self._client = Client(endpoint, stage.role, name, self._hello)
+        self._client = Client(endpoint, stage.role, name, self._hello, keys)
         self._started = False
         self._welcome: Welcome | None = None
         self._leases: set[int] = set()

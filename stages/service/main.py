@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import structlog
 
+from broker.keys import KEY_VARIABLE, SERVER_KEY_VARIABLE, client_keys
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
 from schemas.errors import BrokerRefusedError, ConfigError, ModelError
@@ -41,7 +42,8 @@ def _run(stage: Stage) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.host else signal.default_int_handler)
     log = structlog.get_logger()
     try:
-        Loop(stage, arguments.broker, arguments.name, arguments.host).run()
+        _hand_down(arguments)
+        Loop(stage, arguments.broker, arguments.name, arguments.host, client_keys()).run()
         return 0
     except (ConfigError, ModelError, BrokerRefusedError) as error:
         log.error("cannot_run", error=str(error))
@@ -55,6 +57,13 @@ def _run(stage: Stage) -> int:
         return 1
 
 
+def _hand_down(arguments: argparse.Namespace) -> None:
+    """What a host was given goes on to its stages, through the environment: a file's path or a public key, never a secret."""
+    for variable, value in ((KEY_VARIABLE, arguments.key), (SERVER_KEY_VARIABLE, arguments.server_key)):
+        if value:
+            os.environ[variable] = os.path.abspath(value) if os.path.exists(value) else value
+
+
 def _leave(*_: object) -> None:
     """SIGTERM: the leases go back by our exit's report or by our silence; nothing here needs saving."""
     sys.exit(0)
@@ -64,5 +73,7 @@ def _arguments(role: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m stages.{role.replace('-', '_')}", description=f"One {role} process.")
     parser.add_argument("--broker", required=True, help="the broker's endpoint, such as tcp://127.0.0.1:7700")
     parser.add_argument("--name", default=f"{role}-{socket.gethostname()}-{os.getpid()}", help="this process's name in the run")
+    parser.add_argument("--key", default="", help=f"file with this client's secret key (else {KEY_VARIABLE})")
+    parser.add_argument("--server-key", default="", help=f"the broker's public key, or a file with it (else {SERVER_KEY_VARIABLE})")
     parser.add_argument("--host", default="", help="name of the host agent that starts it")
     return parser.parse_args()

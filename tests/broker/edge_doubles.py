@@ -41,6 +41,15 @@ class ScriptedTransport:
         self.sent.append((identity, list(frames)))
         return True
 
+    def holder(self, identity: bytes) -> None:
+        return None
+
+    def revoked(self) -> list[str]:
+        return []
+
+    def take_choked(self) -> list[bytes]:
+        return []
+
     def close(self) -> None:
         self._story.append("close")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from schemas.config import PipelineConfig, load_config, to_toml
+from schemas.config.broker import is_routable
 from schemas.errors import ConfigError
 from tests.schemas.config.builders import SMALL, a_config, a_file, a_model
 
@@ -126,10 +127,20 @@ def test_an_architecture_that_is_not_built_is_refused_by_name(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "0.0.0.0", "*", "example.org"])
-def test_a_routable_address_is_refused_until_there_are_keys(tmp_path: Path, address: str) -> None:
-    said = complaint(a_file(tmp_path), f"broker.endpoint=tcp://{address}:5555")
-    assert "CURVE keys come with `tidemill keys`" in said
-    assert said.endswith("bind to 127.0.0.1")
+def test_a_routable_address_is_known_as_one(tmp_path: Path, address: str) -> None:
+    endpoint = f"tcp://{address}:5555"
+    assert load_config(a_file(tmp_path), [f"broker.endpoint={endpoint}"]).broker.endpoint == endpoint
+    assert is_routable(endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5555", "tcp://127.3.2.1:5555", "tcp://localhost:*", "tcp://[::1]:5555", "ipc:///tmp/s"])
+def test_a_loopback_address_is_not_routable(endpoint: str) -> None:
+    assert not is_routable(endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["ipc://@anyone", "tcp://;127.0.0.1:5555", "tcp://:5555"])
+def test_an_endpoint_that_hides_who_can_reach_it_is_refused(tmp_path: Path, endpoint: str) -> None:
+    assert complaint(a_file(tmp_path), f"broker.endpoint={endpoint}").startswith("--set: broker.endpoint = ")
 
 
 @pytest.mark.parametrize(
