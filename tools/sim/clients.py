@@ -25,7 +25,7 @@ from schemas.records import Record
 if TYPE_CHECKING:
     from tools.sim.world import World
 
-HELLO_RETRY_S = 1.0
+HELLO_RETRY_S = 30.0
 DRAIN_LOOK_S = 0.05
 DRAIN_S = 2.0
 ORDINARY_REFUSALS = frozenset({"stale_lease", "late", "no_ticket"})
@@ -62,6 +62,10 @@ class FakeClient:
         self.world, self.name, self.incarnation, self.rng = world, name, incarnation, rng
         self.host, self.slots = host, slots
         self.alive = True
+        self.booted = False
+        self.connected = False
+        self.line = 0
+        """Rises with each cut: what was on its way on an earlier line is lost."""
         self.started = False
         self.welcomed = False
         self.draining_until: float | None = None
@@ -104,7 +108,21 @@ class FakeClient:
 
     def boot(self) -> None:
         """The process was started."""
-        self.after(self.world.laws.boot_s(self.rng), self.say_hello)
+        self.after(self.world.laws.boot_s(self.rng), self._booted)
+
+    def _booted(self) -> None:
+        self.booted = True
+        self.world.connect(self)
+
+    def line_up(self) -> None:
+        """Someone listens: each connection begins with a hello."""
+        self.connected = True
+        self.say_hello()
+
+    def line_cut(self) -> None:
+        """What was on its way is lost, in both directions; nothing is sent until someone listens."""
+        self.line += 1
+        self.connected = self.welcomed = False
 
     def kill(self) -> None:
         """The process is gone without a word."""
@@ -121,6 +139,8 @@ class FakeClient:
     def say_hello(self) -> None:
         """Introduces the process, again until it is heard."""
         self.welcomed = False
+        if not self.connected:
+            return
         self._hellos += 1
         number = self._hellos
         self.after(HELLO_RETRY_S, lambda: self.say_hello() if not self.welcomed and number == self._hellos else None)
@@ -153,8 +173,9 @@ class FakeClient:
         self.send(wire.Commit(acks=tuple(acks), puts=tuple(headers), fails=tuple(fails)), frames)
 
     def post(self, message: wire.ClientMessage, frames: Sequence[Frame] = ()) -> None:
-        """On the wire, once."""
-        self.world.to_broker(self, message, frames)
+        """On the wire, once; nowhere while nobody listens."""
+        if self.connected:
+            self.world.to_broker(self, message, frames)
 
     def _heartbeat(self) -> None:
         if self.welcomed:

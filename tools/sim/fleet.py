@@ -12,7 +12,8 @@ from schemas.codec import Frame
 from schemas.edges import Role
 from tools.sim.clients import FakeClient
 from tools.sim.playing import FakeEnv, FakeRollout
-from tools.sim.training import FakeReference, FakeReward, FakeTrainer, FakeWeightSync
+from tools.sim.scoring import FakeReference, FakeReward
+from tools.sim.training import FakeTrainer, FakeWeightSync
 
 STAGE_KINDS: dict[str, type[FakeClient]] = {
     kind.role.value: kind for kind in (FakeEnv, FakeRollout, FakeReward, FakeReference, FakeTrainer, FakeWeightSync)

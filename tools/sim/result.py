@@ -50,7 +50,7 @@ class Result(Struct, frozen=True, kw_only=True):
     deaths: dict[str, int]
     events: int
     core_seconds: float
-    """Real seconds inside the core."""
+    """Processor seconds inside the core."""
     state: State
 
 

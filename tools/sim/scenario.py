@@ -20,10 +20,17 @@ class Kill(Struct, frozen=True, kw_only=True):
 
 
 class BrokerKill(Struct, frozen=True, kw_only=True):
-    """The broker is gone at `at` and back `down_s` later: everything on its way is lost."""
+    """The broker is gone at `at` and back `down_s` later: every line is cut."""
 
     at: float
     down_s: float = 0.5
+
+
+class Cut(Struct, frozen=True, kw_only=True):
+    """A process's line to the broker breaks at `at`: what is on its way is lost in both directions, nobody dies."""
+
+    name: str
+    at: float
 
 
 class Faults(Struct, frozen=True, kw_only=True):
@@ -31,6 +38,7 @@ class Faults(Struct, frozen=True, kw_only=True):
 
     kills: tuple[Kill, ...] = ()
     broker: tuple[BrokerKill, ...] = ()
+    cuts: tuple[Cut, ...] = ()
     votes: tuple[int, ...] = ()
     """Steps whose first vote fails."""
     duplicated: float = 0.0

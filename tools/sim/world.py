@@ -21,18 +21,20 @@ from tools.sim.driver import Driver, Watch
 from tools.sim.fleet import STAGE_KINDS, FakeHost
 from tools.sim.laws import random_of
 from tools.sim.result import Result, result_of
-from tools.sim.scenario import BrokerKill, Kill, Scenario, resolved_config
+from tools.sim.scenario import BrokerKill, Cut, Kill, Scenario, resolved_config
 
 HOST = "host-0"
+RECONNECT_S = (0.0, 0.3)
+"""Between a line's end, or the broker's return, and the next line."""
 
 
 class Flight:
     """A message on its way to the broker."""
 
-    __slots__ = ("life", "lost", "numbered")
+    __slots__ = ("line", "lost", "numbered")
 
-    def __init__(self, life: int, *, numbered: bool) -> None:
-        self.life, self.numbered, self.lost = life, numbered, False
+    def __init__(self, line: int, *, numbered: bool) -> None:
+        self.line, self.numbered, self.lost = line, numbered, False
 
 
 class World:
@@ -92,6 +94,8 @@ class World:
         self._start_processes()
         for kill in self.scenario.faults.kills:
             self.at(kill.at, lambda kill=kill: self._kill(kill))  # type: ignore[misc]
+        for cut in self.scenario.faults.cuts:
+            self.at(cut.at, lambda cut=cut: self._cut(cut))  # type: ignore[misc]
         for death in self.scenario.faults.broker:
             self.at(death.at, lambda death=death: self._kill_broker(death))  # type: ignore[misc]
 
@@ -136,6 +140,30 @@ class World:
         if not self.driver.ended:
             self.deaths["broker"] += 1
             self.driver.kill(death.down_s)
+            for process in self._processes.values():
+                self._cut_line(process)
+
+    def _cut(self, cut: Cut) -> None:
+        process = self._processes.get(cut.name)
+        if process is not None and process.connected:
+            self.deaths[f"line of {cut.name}"] += 1
+            self._cut_line(process)
+
+    def _cut_line(self, process: FakeClient) -> None:
+        if process.alive and process.connected:
+            process.line_cut()
+            self.connect(process)
+
+    def connect(self, process: FakeClient) -> None:
+        """The process's line comes up, after the back-off that reconnects have, once the broker listens."""
+        line = process.line
+        when = max(self.now, self.driver.up_at) + self._chance.uniform(*RECONNECT_S)
+
+        def up() -> None:
+            if process.alive and not process.connected and process.line == line:
+                process.line_up() if self.driver.is_up else self.connect(process)
+
+        self.at(when, up)
 
     def stop(self, reason: str) -> None:
         """Asks the run to end, as Ctrl-C does."""
@@ -144,7 +172,7 @@ class World:
     # --- messages -----------------------------------------------------------------------------------------------------------
 
     def to_broker(self, client: FakeClient, message: ClientMessage, frames: Sequence[Frame]) -> None:
-        """Arrives after the network's delay, or once the broker is back; may be torn or doubled on its way."""
+        """Arrives after the network's delay, unless the line is cut before; may be torn or doubled on its way."""
         faults = self.scenario.faults
         numbered = isinstance(message, Numbered)
         previous = self._latest.get(client.identity)
@@ -152,24 +180,23 @@ class World:
             previous.lost = True
         copies = 2 if numbered and self._chance.random() < faults.duplicated else 1
         for _ in range(copies):
-            flight = self._latest[client.identity] = Flight(self.driver.life, numbered=numbered)
-            arrives = max(self.now, self.driver.up_at) + self.laws.network_s
-            self.at(arrives, lambda flight=flight: self._arrive(flight, client, message, frames))  # type: ignore[misc]
+            flight = self._latest[client.identity] = Flight(client.line, numbered=numbered)
+            self.at(self.now + self.laws.network_s, lambda flight=flight: self._arrive(flight, client, message, frames))  # type: ignore[misc]
 
     def _arrive(self, flight: Flight, client: FakeClient, message: ClientMessage, frames: Sequence[Frame]) -> None:
         flight.numbered = False
-        if flight.lost or flight.life != self.driver.life or not self.driver.is_up:
+        if flight.lost or flight.line != client.line or not self.driver.is_up:
             return
         self.driver.receive(client.identity, message, frames)
 
     def to_client(self, identity: str, message: BrokerMessage, frames: Sequence[Frame]) -> None:
-        """Arrives after the network's delay, unless the broker dies before or the process is gone."""
+        """Arrives after the network's delay, unless the line is cut before or the process is gone."""
         process = self._identities.get(identity)
-        if process is None:
+        if process is None or not process.connected:
             return
-        life = self.driver.life
+        line = process.line
         self.at(self.now + self.laws.network_s,
-                lambda: process.receive(message, frames) if process.alive and life == self.driver.life else None)  # fmt: skip
+                lambda: process.receive(message, frames) if process.alive and line == process.line else None)  # fmt: skip
 
 
 def simulate(scenario: Scenario, *, directory: Path | None = None, watch: Watch | None = None) -> Result:

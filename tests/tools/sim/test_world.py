@@ -10,7 +10,7 @@ from broker.journal import Journal
 from tests.tools.sim.scenarios import NAMES, SLOW, a_random_scenario, a_scenario, assert_whole, checks, run
 from tools.sim.driver import Entry, fold
 from tools.sim.laws import Laws, TrainerLaw, agentic
-from tools.sim.scenario import BrokerKill, Faults, Kill
+from tools.sim.scenario import BrokerKill, Cut, Faults, Kill
 from tools.sim.world import World, simulate
 
 
@@ -58,6 +58,14 @@ def test_the_broker_may_die_again_and_again() -> None:
     deaths = tuple(BrokerKill(at=at, down_s=0.3) for at in (1.2, 2.2, 3.2, 4.2, 5.2))
     result = run(a_scenario(faults=Faults(broker=deaths)))
     assert result.deaths == {"broker": 5}
+    assert result.ledger.failed == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cut_line_costs_no_attempt_and_no_process(name: str) -> None:
+    cuts = tuple(Cut(name=name, at=2.0 + 0.37 * index) for index in range(12))
+    result = run(a_scenario(faults=Faults(cuts=cuts)))
+    assert result.decisions["client_lost"] == len(NAMES)  # they leave, at the end
     assert result.ledger.failed == {}
 
 
