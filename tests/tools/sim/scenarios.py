@@ -93,7 +93,8 @@ def a_random_scenario(seed: int) -> Scenario:
         kills=tuple(Kill(name=rng.choice(names), at=rng.uniform(1, 14), restart_after_s=rng.choice([0.1, 1.0, 4.0])) for _ in deaths),
         broker=tuple(BrokerKill(at=rng.uniform(0.5, 14), down_s=rng.choice([0.1, 0.5, 3.0])) for _ in broker_deaths),
         cuts=tuple(Cut(name=rng.choice(names), at=rng.uniform(1, 14)) for _ in cuts),
-        votes=tuple(rng.sample(range(1, 8), rng.randrange(2))), duplicated=rng.choice([0.0, 0.05]), torn=rng.choice([0.0, 0.02]), forgetful_trainer=rng.random() < 0.2,
+        votes=tuple(rng.sample(range(1, 8), rng.randrange(2))), duplicated=rng.choice([0.0, 0.05]), torn=rng.choice([0.0, 0.02]),
+        forgetful_trainer=rng.random() < 0.2,
     )  # fmt: skip
     laws = msgspec.structs.replace(SLOW, env_failure=rng.choice([0.0, 0.02]))
     scenario = a_scenario(seed, faults=faults, laws=laws, hosts=hosts, kind=rng.choice(["async", "sync"]), max_lag=rng.choice([0, 1, 2]))
