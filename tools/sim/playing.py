@@ -279,5 +279,3 @@ def _extend(spans: list[VersionSpan], start: int, tokens: int, version: int) -> 
         spans[-1] = VersionSpan(spans[-1].start, start + tokens, version)
     else:
         spans.append(VersionSpan(start, start + tokens, version))
-
-

@@ -27,8 +27,6 @@ def carried(header: Header) -> dict[str, Any]:
     return {name: getattr(header, name) for name in CARRIED}
 
 
-
-
 class FakeReward(FakeClient):
     """Judges episodes, each after its own time."""
 
