@@ -27,7 +27,9 @@ class Load(Struct, frozen=True, kw_only=True):
     per_commit: int = 1
     """Messages that the producer hands over as one unit."""
     window: int = 512
-    """Messages that the producer sends ahead of their acknowledgement, and that the consumer holds unacknowledged, at most."""
+    """Messages that the producer sends ahead of their acknowledgement, at most."""
+    held: int = 512
+    """Messages that the consumer holds unacknowledged, at most."""
     seconds: float = 2.0
     """The producer stops sending after this."""
     messages_max: int = 1 << 40

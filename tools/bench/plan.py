@@ -39,8 +39,8 @@ LOADS: dict[str, Load] = {
         Load(name="20kb", bytes=20 * KB),
         Load(name="200b_x16", bytes=200, per_commit=16),
         Load(name="200b", bytes=200),
-        Load(name="200kb", bytes=200 * KB, window=64),
-        Load(name="2mb", bytes=2 * MB, window=8),
+        Load(name="200kb", bytes=200 * KB, window=64, held=64),
+        Load(name="2mb", bytes=2 * MB, window=8, held=8),
         Load(name="latency", bytes=20 * KB, window=1),
     )
 }

@@ -89,6 +89,12 @@ def _profile(rows: dict[str, Any]) -> Table:
 
 def _plain(name: str, rows: list[dict[str, Any]]) -> Table:
     table = Table(title=name, title_justify="left")
+    if len(rows) == 1:
+        table.add_column("figure")
+        table.add_column("value", justify="right")
+        for column, value in rows[0].items():
+            table.add_row(column.replace("_", " "), _cell(value))
+        return table
     for column in rows[0]:
         table.add_column(column.replace("_", " "), justify="right")
     for row in rows:

@@ -77,7 +77,7 @@ class Consumer(_Client):
 
     async def _connect(self, endpoint: str) -> None:
         await super()._connect(endpoint)
-        config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=self._load.window)
+        config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=self._load.held)
         self._pulls = await self._jetstream.pull_subscribe(self._stream, durable="consumer", config=config)
 
     def run(self) -> Side:
@@ -88,7 +88,7 @@ class Consumer(_Client):
     async def _consume(self) -> None:
         while not self._sink.ended:
             try:
-                messages = await self._pulls.fetch(min(PULL, self._load.window), timeout=WAIT_SECONDS)
+                messages = await self._pulls.fetch(min(PULL, self._load.held), timeout=WAIT_SECONDS)
             except NothingYet:
                 continue
             for message in messages:

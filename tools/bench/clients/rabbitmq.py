@@ -93,7 +93,7 @@ class Consumer(_Client):
         super().__init__(job)
 
     def _prepare(self) -> None:
-        self._channel.basic_qos(prefetch_count=self._load.window, callback=lambda _: self._consume())
+        self._channel.basic_qos(prefetch_count=self._load.held, callback=lambda _: self._consume())
 
     def _consume(self) -> None:
         self._channel.basic_consume(self._queue, self._on_message, callback=self._ready)
@@ -107,7 +107,7 @@ class Consumer(_Client):
         self._sink.take(body)
         self._pending += 1
         self._last_tag = method.delivery_tag
-        if self._pending >= min(ACKS_PER_COMMIT, self._load.window) or self._sink.ended:
+        if self._pending >= min(ACKS_PER_COMMIT, self._load.held) or self._sink.ended:
             self._acknowledge()
         elif self._timer is None:
             self._timer = self._loop.call_later(IDLE_SECONDS, self._idle)

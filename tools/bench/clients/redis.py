@@ -43,7 +43,7 @@ class Consumer:
 
     def __init__(self, job: Job) -> None:
         self._stream = job.channel
-        self._count = min(job.load.window, self.read_at_once)
+        self._count = min(job.load.held, self.read_at_once)
         self._sink = Sink()
         self._redis = redis.Redis(unix_socket_path=job.endpoint)
         self._redis.xgroup_create(self._stream, GROUP, mkstream=True)

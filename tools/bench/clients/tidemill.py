@@ -73,7 +73,7 @@ class Consumer:
     def __init__(self, job: Job) -> None:
         self._sink = Sink()
         self._link = Link(zmq.Context(), job.endpoint, Role.WEIGHT_SYNC, f"consumer-{job.channel}")
-        self._link.hello({QUEUE: job.load.window})
+        self._link.hello({QUEUE: job.load.held})
         self._link.welcomed()
 
     def run(self) -> Side:
