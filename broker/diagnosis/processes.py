@@ -162,8 +162,17 @@ def unverified(scene: Scene) -> Iterator[Seen]:
 
 
 def no_receipt(scene: Scene) -> Iterator[Seen]:
-    """A replica was ordered to install a version and has not proven that it did."""
-    for client in scene.state.clients.values():
+    """A replica was ordered to install a version and has not proven that it did: it gets no turns."""
+    yield from _no_receipt(scene, Role.ROLLOUT)
+
+
+def unproven(scene: Scene) -> Iterator[Seen]:
+    """Reference works without its receipt, but nobody has seen that its frozen model is the starting version."""
+    yield from _no_receipt(scene, Role.REFERENCE)
+
+
+def _no_receipt(scene: Scene, role: Role) -> Iterator[Seen]:
+    for client in scene.clients(role):
         since_s = scene.now - client.offered_at
         if not client.ready or client.suspect or client.offered is None or since_s <= scene.patience_s:
             continue

@@ -37,6 +37,7 @@ RULES = (
     Rule("version_unverified", STALL, processes.unverified),
     Rule("install_failed", TROUBLE, processes.installs_failed),
     Rule("no_receipt", STALL, processes.no_receipt),
+    Rule("reference_unproven", NOTICE, processes.unproven),
     Rule("evaluation_pinned", STALL, processes.pinned),
     Rule("no_credit", STALL, work.no_credit),
     Rule("slot_held", STALL, processes.slots_held),
