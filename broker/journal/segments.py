@@ -126,7 +126,8 @@ class Segments:
 
     def place_after(self, batch: Batch) -> Position:
         """Where the batch behind `batch` will lie: in the prepared segment, if there is one."""
-        return Position(batch.position.segment + 1, BLOCK) if self._next >= 0 else batch.end
+        is_last_here = self._next >= 0 and batch.position.segment == self._index
+        return Position(batch.position.segment + 1, BLOCK) if is_last_here else batch.end
 
     def prepare(self, end: Position) -> None:
         """Prepares the next segment where the one that `end` lies in is full. A refusal of the disk leaves things as they are."""

@@ -100,6 +100,13 @@ def test_a_new_segment_begins_where_one_is_full_and_its_head_names_its_first_ent
         assert head.epoch == (1 if head.first < 6 else 2)
 
 
+def test_a_segment_is_filled_before_the_next_begins(tmp_path: Path) -> None:
+    write(tmp_path, SOME * 8, segment_bytes=6 * BLOCK)
+    sizes = [path.stat().st_size // BLOCK for path in segments(tmp_path)]
+    assert len(sizes) > 5
+    assert set(sizes[:-1]) == {7}
+
+
 def test_an_entry_larger_than_a_segment_is_taken_all_the_same(tmp_path: Path) -> None:
     entries: Written = [(b"small", 0.0, []), (b"large", 1.0, [b"x" * 3_000_000]), (b"small", 2.0, [])]
     write(tmp_path, entries, segment_bytes=100)
