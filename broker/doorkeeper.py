@@ -18,6 +18,8 @@ from broker.keys import Allowed, KeyDirectory
 DOMAIN = "tidemill"
 REMEMBERED = 65_536
 """Routing ids whose key is remembered: as many as there can be connections."""
+STRANGERS_NAMED = 10
+"""Unknown keys between two looks at the list that get a line in the log: whoever can reach the port can knock as often as he likes."""
 
 log = structlog.get_logger()
 
@@ -30,6 +32,7 @@ class Doorkeeper:
         self._keys = keys
         self._stamp = keys.stamp()
         self._allowed = {entry.public: entry for entry in keys.allowed()[0]}
+        self._strangers: dict[str, None] = {}
         self._introduced: OrderedDict[bytes, str] = OrderedDict()
         self._authenticator = ThreadAuthenticator(context)
         self._authenticator.start()
@@ -41,11 +44,12 @@ class Doorkeeper:
         router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without its handler libzmq would let everyone in
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Asked by the handler's thread about each handshake; replaced as a whole, so no lock is needed."""
-        public = zmq.utils.z85.encode(key).decode()
+        """Asked by the handler's thread about each handshake; the list is replaced as a whole, so no lock is needed."""
+        public = key.decode()
         if public in self._allowed:
             return True
-        log.warning("unknown_key", public=public)
+        if len(self._strangers) < STRANGERS_NAMED:
+            self._strangers[public] = None
         return False
 
     def holder(self, identity: bytes, public: str | None) -> Allowed | None:
@@ -66,7 +70,10 @@ class Doorkeeper:
         return self._allowed.get(self._introduced.get(identity, ""))
 
     def refresh(self) -> list[str]:
-        """Reads the allow-list again where it has changed; returns the names of keys that are no longer on it."""
+        """Reads the allow-list again where it has changed; returns the names of keys that are no longer on it. Logs who was not let in."""
+        strangers, self._strangers = self._strangers, {}
+        for public in strangers:
+            log.warning("unknown_key", public=public, meaning="tidemill keys list shows those that are allowed")
         stamp = self._keys.stamp()
         if stamp == self._stamp:
             return []

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from schemas.edges import Role
 from schemas.errors import InvariantError, TidemillError
 
 EXIT_BAD_INPUT = 2
@@ -44,9 +45,11 @@ def up(
 @app.command()
 def check(file: File, overrides: Overrides = None) -> None:
     """Show what each process will see, and every predicted deadlock or bound; exit code 2 where it cannot run."""
+    from broker.keys import directory_for
     from schemas.config import describe, load_config, plan, read_model_facts
 
     config = load_config(file, overrides or ())
+    directory_for(config.broker.endpoint, config.broker.keys)
     findings = plan(config, read_model_facts(config.model.path), len(os.sched_getaffinity(0)))
     typer.echo(describe(config), nl=False)
     typer.echo("".join(f"\n{finding}" for finding in findings) or "\nnothing to object to")
@@ -138,6 +141,39 @@ def dead_retry(letter: Letter, run: Run) -> None:
     raise typer.Exit(run_dead_retry(letter, run))
 
 
+keys = typer.Typer(help="Make and revoke the keys by which processes on other machines come in.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Whose key: a machine's name, for example.")]
+Roles = Annotated[list[Role] | None, typer.Option("--role", metavar="ROLE", help="What it may be; several allowed; none: every role.")]
+Directory = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where keys are kept; default: TIDEMILL_KEYS or ~/.config/tidemill/keys.")
+]
+
+
+@keys.command("new")
+def keys_new(name: KeyName, roles: Roles = None, directory: Directory = None) -> None:
+    """Make a key and allow it; the broker's own key too, the first time."""
+    from tools.keys.command import new
+
+    new(name, roles or (), directory)
+
+
+@keys.command("list")
+def keys_list(directory: Directory = None) -> None:
+    """List the keys that are allowed, and their roles."""
+    from tools.keys.command import show
+
+    show(directory)
+
+
+@keys.command("revoke")
+def keys_revoke(name: KeyName, directory: Directory = None) -> None:
+    """Take a key off the list; brokers at work notice within seconds."""
+    from tools.keys.command import revoke
+
+    revoke(name, directory)
+
+
 def _named(name: str) -> list[str]:
     # As a JSON string, so that a name like 7 stays text.
     return [f'run.name="{name}"'] if name else []
@@ -162,7 +198,7 @@ def _add_process(command: str, module: str, what: str) -> None:
         os.execv(sys.executable, [sys.executable, "-P", "-m", module, *context.args])
 
     arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
-    usage = what if command == "broker" else f"{what[:-1]}: --broker ENDPOINT --name NAME."
+    usage = what if command == "broker" else f"{what[:-1]}: --broker ENDPOINT --name NAME [--key FILE --server-key FILE|KEY]."
     app.command(command, help=usage, context_settings=arguments, add_help_option=False)(become)
 
 

@@ -104,7 +104,8 @@ class Loop:
             while not self._is_over():
                 more = self._turn(0.0 if more else self._patience())
         finally:
-            self._stage.close()
+            if self._welcome is not None:  # before, there was nothing to start with, and so nothing to close
+                self._stage.close()
             self._client.close("run_end" if self._draining_until is not None else "stopped")
 
     def _turn(self, timeout_s: float) -> bool:

@@ -30,7 +30,7 @@ def run_top(text: str, *, once: bool, as_json: bool) -> int:
     console = Console()
     if once or as_json or not console.is_terminal:
         return _top_lines(target, once=once, as_json=as_json)
-    with Asking(_endpoint(target), "top") as asking, Live(console=console, auto_refresh=False, screen=True) as live:
+    with Asking(_endpoint(target), "top", target.keys()) as asking, Live(console=console, auto_refresh=False, screen=True) as live:
         while (body := _body(asking)) is not None:
             live.update(top.page(body), refresh=True)
             time.sleep(EVERY_S)
@@ -38,7 +38,7 @@ def run_top(text: str, *, once: bool, as_json: bool) -> int:
 
 
 def _top_lines(target: Target, *, once: bool, as_json: bool) -> int:
-    with Asking(_endpoint(target), "top") as asking:
+    with Asking(_endpoint(target), "top", target.keys()) as asking:
         while (body := _body(asking)) is not None:
             print(json.dumps(body) if as_json else "\n".join(top.lines(body)), flush=True)
             if once:
@@ -106,5 +106,5 @@ def run_dead_retry(letter: int, text: str) -> int:
 
 
 def _ask(target: Target, question: ClientMessage, kind: type[BrokerMessage]) -> Any:
-    with Asking(_endpoint(target), "dead") as asking:
+    with Asking(_endpoint(target), "dead", target.keys()) as asking:
         return asking.ask(question, kind)

@@ -58,7 +58,7 @@ def of_silence(target: Target, patience_s: float = PATIENCE_S) -> Report:
 def _status(target: Target, patience_s: float) -> dict[str, Any] | None:
     if not target.endpoint:
         return None
-    with Asking(target.endpoint, "doctor") as asking:
+    with Asking(target.endpoint, "doctor", target.keys()) as asking:
         answer = asking.ask(StatusAsked(), Status, patience_s)
     return answer[0].body if answer is not None and isinstance(answer[0], Status) else None
 

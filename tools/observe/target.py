@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from msgspec import Struct
 
+from broker.keys import KEY_VARIABLE, ClientKeys, client_keys
 from schemas.errors import ConfigError
+from tools.keys.local import local_keys
 
 RUNS = Path("runs")
 
@@ -16,6 +20,14 @@ class Target(Struct, frozen=True, kw_only=True):
 
     endpoint: str
     directory: Path | None = None
+
+    def keys(self) -> ClientKeys | None:
+        """Keys to ask that broker with: the environment's; on its own machine, the run's own. Raises ConfigError for unusable ones."""
+        if self.directory is None or os.environ.get(KEY_VARIABLE, ""):
+            return client_keys()
+        config = self.directory / "config.json"
+        broker = json.loads(config.read_text(encoding="utf-8")).get("broker", {}) if config.is_file() else {}
+        return local_keys(self.endpoint, broker.get("keys", ""))
 
     @property
     def words(self) -> str:

@@ -14,9 +14,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from broker.keys import ClientKeys
 from schemas.config import Finding, PipelineConfig, load_config, plan, read_model_facts
 from schemas.errors import ConfigError
 from stages.host.stage import restart_policy
+from tools.keys.local import hand_down
 from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, run_directory_to_resume, with_name
 from tools.up.ending import RunFailure, failure_text, summary_page
 from tools.up.endpoint import broker_endpoint
@@ -38,12 +40,13 @@ def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     for finding in findings_of(config):
         console.print(str(finding), markup=False, highlight=False)
     config = config if resume else with_name(config)
+    keys = hand_down(config.broker.endpoint, config.broker.keys)
     with broker_endpoint(config.broker.endpoint) as endpoint:
         directory = run_directory_to_resume(config) if resume else new_run_directory(config)
         with held(directory):
             forget_the_end(directory)
             console.print(f"run {config.run.name} in {directory}", markup=False, highlight=False)
-            return _supervise(config, directory, endpoint, console)
+            return _supervise(config, directory, endpoint, console, keys)
 
 
 def checked_config(file: Path, overrides: Sequence[str]) -> PipelineConfig:
@@ -60,9 +63,9 @@ def findings_of(config: PipelineConfig) -> list[Finding]:
     return plan(config, read_model_facts(config.model.path), len(os.sched_getaffinity(0)))
 
 
-def _supervise(config: PipelineConfig, directory: Path, endpoint: str, console: Console) -> int:
+def _supervise(config: PipelineConfig, directory: Path, endpoint: str, console: Console, keys: ClientKeys | None) -> int:
     view = view_for(console, config.broker.stall_notice_s)
-    supervisor = Supervisor(directory, endpoint, commands(directory, endpoint), Watch(restart_policy(config.host)), view)
+    supervisor = Supervisor(directory, endpoint, commands(directory, endpoint), Watch(restart_policy(config.host)), view, keys)
     try:
         finish = supervisor.run()
     finally:

@@ -43,13 +43,21 @@ def _short_place() -> str:
     return runtime if runtime and fits and os.access(runtime, os.W_OK | os.X_OK) else "/tmp"
 
 
+def reachable(endpoint: str) -> str:
+    """Where this machine's own processes find a broker that listens at `endpoint`."""
+    for everywhere, here in (("tcp://*:", "tcp://127.0.0.1:"), ("tcp://0.0.0.0:", "tcp://127.0.0.1:"), ("tcp://[::]:", "tcp://[::1]:")):
+        if endpoint.startswith(everywhere):
+            return here + endpoint.removeprefix(everywhere)
+    return endpoint
+
+
 def check_free(endpoint: str) -> None:
     """Raises ConfigError where nobody could listen at `endpoint`."""
     if endpoint.startswith("ipc://"):
         _check_path(Path(endpoint.removeprefix("ipc://")))
         return
     parts = urlsplit(endpoint)
-    host, port = str(parts.hostname), int(parts.port or 0)
+    host, port = str(parts.hostname).replace("*", ""), int(parts.port or 0)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the broker's socket does

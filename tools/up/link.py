@@ -6,7 +6,10 @@ import secrets
 
 import zmq
 
+from broker.handshake import arm
+from broker.keys import ClientKeys
 from schemas.codec import decode_broker_message, encode_message
+from schemas.errors import BrokerRefusedError
 from schemas.messages import ClientMessage, Status, StatusAsked, StopAsked
 
 PATIENCE_S = 2.0
@@ -16,11 +19,13 @@ PATIENCE_S = 2.0
 class BrokerLink:
     """One DEALER socket. It reconnects by itself when the broker is started anew."""
 
-    def __init__(self, endpoint: str, name: str = "up") -> None:
+    def __init__(self, endpoint: str, name: str = "up", keys: ClientKeys | None = None) -> None:
+        self._endpoint = endpoint
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.identity = f"{name}/{secrets.token_hex(8)}".encode()
         self.socket.linger = 0
+        arm(self.socket, endpoint, keys)
         self.socket.connect(endpoint)
         self._asked_at: float | None = None
         self.answered = False
@@ -53,4 +58,7 @@ class BrokerLink:
         self._context.term()
 
     def _send(self, message: ClientMessage) -> None:
-        self.socket.send(encode_message(message), zmq.DONTWAIT)
+        try:
+            self.socket.send(encode_message(message), zmq.DONTWAIT)
+        except zmq.Again:  # libzmq gives a connection up for good where the key was refused, and then only
+            raise BrokerRefusedError(f"{self._endpoint}: the broker does not know this key (any more); see tidemill keys list") from None

@@ -20,9 +20,11 @@ from types import FrameType
 
 import zmq
 
+from broker.keys import ClientKeys
 from schemas.errors import WireError
 from stages.host.children import Children
 from tools.up.directory import CONFIG, FAILURE
+from tools.up.endpoint import reachable
 from tools.up.link import BrokerLink
 from tools.up.snapshot import snapshot_of
 from tools.up.view import View
@@ -50,16 +52,18 @@ def commands(directory: Path, endpoint: str) -> Commands:
     # -P: a folder of the user's that is named like one of ours must not come before it.
     python = (sys.executable, "-P", "-m")
     broker = ("broker", "--run-directory", str(directory), "--config", str(directory / CONFIG), "--endpoint", endpoint)
-    return Commands(broker=(*python, *broker), host=(*python, "stages.host", "--broker", endpoint, "--name", HOST))
+    return Commands(broker=(*python, *broker), host=(*python, "stages.host", "--broker", reachable(endpoint), "--name", HOST))
 
 
 class Supervisor:
     """One run of `tidemill up`, from the first process to the last."""
 
-    def __init__(self, directory: Path, endpoint: str, commands: Commands, watch: Watch, view: View) -> None:
+    def __init__(
+        self, directory: Path, endpoint: str, commands: Commands, watch: Watch, view: View, keys: ClientKeys | None = None
+    ) -> None:  # fmt: skip
         self._directory, self._commands, self._watch, self._view = directory, commands, watch, view
         self._children = Children(directory / "logs")
-        self._link = BrokerLink(endpoint)
+        self._link = BrokerLink(reachable(endpoint), keys=keys)
         self._signals: list[int] = []
         self._stopped_at: float | None = None
         self._next_status = 0.0
