@@ -37,6 +37,7 @@ def step(state: State, event: Event, now: float) -> list[Action]:
         _restarted(crank)
     elif isinstance(event, DiskFull | DiskOk):
         state.disk_full = isinstance(event, DiskFull)
+        crank.note("disk_full" if state.disk_full else "disk_ok")
     elif isinstance(event, Damaged):
         damage.give_up(crank, event.messages)
     elif isinstance(event, Revoked):
@@ -150,6 +151,7 @@ def _tick(crank: Crank) -> None:
     clients.watch(crank)
     leases.expire(crank)
     grants.expire(crank)
+    versions.expire(crank)
     crank.plan_due = True
 
 

@@ -15,12 +15,17 @@ from schemas.header import Header
 from schemas.messages import InstallFailed, InstallOrder, Receipt
 
 STARTING_VERSION = 0
+RECEIPT_SECONDS = 120.0
+"""Reading and installing the weights of a large model takes tens of seconds; a replica that is later than this is stuck."""
 MAX_INSTALL_FAILURES = 3
 """Weights that fail so often on one replica will not arrive: the run ends and says so."""
 
 
 def put_version(crank: Crank, header: Header) -> int:
-    """The trainer published a version, and is idle unless a later plan is in its hands. Returns the message id, 0 where the version is known and needs no new install."""
+    """The trainer published a version, and is idle unless a later plan is in its hands.
+
+    Returns the message id, 0 where the version is known and needs no new install.
+    """
     state = crank.state
     number = header.newest_version or 0
     digest = header.weights or ""
@@ -101,11 +106,11 @@ def _wanted_by(state: State, client: Client) -> int | None:
 
 def on_receipt(crank: Crank, client: Client, receipt: Receipt) -> None:
     """A replica proved that a version is in use."""
-    install = crank.state.installs.get(receipt.number)
+    digest = crank.state.trainer.digests.get(receipt.number)
     if client.offered == receipt.number:
         client.offered = None
-    if install is not None and install.digest != receipt.digest:
-        on_install_failed(crank, client, InstallFailed(number=receipt.number, reason=f"receipt {receipt.digest} is not {install.digest}"))
+    if digest != receipt.digest:
+        on_install_failed(crank, client, InstallFailed(number=receipt.number, reason=f"receipt {receipt.digest} is not {digest}"))
         return
     client.installed = receipt.number
     client.stats["install_failures"] = 0.0
@@ -126,6 +131,16 @@ def on_install_failed(crank: Crank, client: Client, failure: InstallFailed) -> N
                        "look at the replica's log and at the versions directory")  # fmt: skip
         return
     offer(crank, client)
+
+
+def expire(crank: Crank) -> None:
+    """A replica that owes a receipt for too long gets no more turns, and is asked again: it is unrouted, not awaited."""
+    for client in list(crank.state.clients.values()):
+        if client.offered is None or not client.connected or crank.now < client.offered_at + RECEIPT_SECONDS:
+            continue
+        client.installed = None
+        reason = f"no receipt within {RECEIPT_SECONDS:.0f} s"
+        on_install_failed(crank, client, InstallFailed(number=client.offered, reason=reason))
 
 
 def all_in_use(state: State) -> list[int]:
