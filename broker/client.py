@@ -49,6 +49,9 @@ LINGER_MS = 500
 ORDINARY_REFUSALS = frozenset({"stale_lease", "late", "no_ticket"})
 """The broker took the work away while it was being done: nothing is wrong."""
 
+PUT_AGAIN_S = 1.0
+"""A broker whose disk is full takes nothing that belongs to no ticket; it is asked again after so long."""
+
 log = structlog.get_logger()
 Received = tuple[BrokerMessage, list[Frame]]
 
@@ -77,6 +80,10 @@ class Client:
         self._poller.register(self._line, zmq.POLLIN)
         self._connected = False
         self._outbox: OrderedDict[int, tuple[ClientMessage, Sequence[Frame]]] = OrderedDict()
+        self._kept_back: list[tuple[float, ClientMessage, Sequence[Frame]]] = []
+        """What a full disk refused, and when to put it again."""
+        self._frame_bytes_max: int | None = None
+        """Known from the first welcome on."""
         self._next_seq = 1
         self._epoch = 0
         self._welcomed = False
@@ -107,11 +114,18 @@ class Client:
 
     def _unanswered_leases(self) -> tuple[int, ...]:
         """Leases that commits on their way answer for: not named at hello, they would be given to others and the commits refused."""
-        commits = [message for message, _ in self._outbox.values() if isinstance(message, Commit)]
+        kept = [*(message for message, _ in self._outbox.values()), *(message for _, message, _ in self._kept_back)]
+        commits = [message for message in kept if isinstance(message, Commit)]
         return tuple(lease for commit in commits for lease in (*commit.acks, *(failure.lease for failure in commit.fails)))
 
     def send(self, message: ClientMessage, frames: Sequence[Frame] = ()) -> None:
-        """Numbered messages are kept until answered for; others are sent once."""
+        """Numbered messages are kept until answered for; others are sent once.
+
+        Raises WireError for a frame that the broker would close the connection for, again and again.
+        """
+        largest = max(map(len, frames), default=0)
+        if self._frame_bytes_max is not None and largest > self._frame_bytes_max:
+            raise WireError(f"{self.name}: a frame of {largest} bytes; broker.max_frame_bytes lets {self._frame_bytes_max} through")
         if not isinstance(message, Numbered):
             self._post([encode_message(message), *frames])
             return
@@ -129,15 +143,18 @@ class Client:
         if self._welcomed:
             self._post([encode_message(Heartbeat(stats=stats, waiting=waiting))])
 
-    def _post(self, parts: Sequence[Frame]) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise InvariantError(f"{self.name}: the connection was made by process {self._process}; a forked child needs its own")
+
+    def _post(self, parts: Sequence[Frame]) -> None:
+        self._check_process()
         self._socket.send_multipart(parts, copy=True)
 
     @property
     def unanswered(self) -> int:
         """Numbered messages that the broker has not answered for."""
-        return len(self._outbox)
+        return len(self._outbox) + len(self._kept_back)
 
     # --- inward -------------------------------------------------------------------------------------------------------------
 
@@ -146,8 +163,10 @@ class Client:
 
         Raises BrokerRefusedError where the broker will not have this client.
         """
+        self._check_process()
         if self._connected and self._hello_at is not None and time.monotonic() > self._hello_at:
             self.say_hello()
+        self._put_again()
         self._poller.poll(max(0, int(timeout_s * 1000)))
         self._watch_the_line()
         orders: list[Received] = []
@@ -207,15 +226,26 @@ class Client:
             if self._welcomed or self._hello_at is None:
                 self.say_hello()
             return
-        if refusal.seq is not None:
-            self._outbox.pop(refusal.seq, None)
+        refused = self._outbox.pop(refusal.seq, None) if refusal.seq is not None else None
+        if refused is not None and refusal.reason == "disk_full":
+            self._kept_back.append((time.monotonic() + PUT_AGAIN_S, *refused))
+            return
         if refusal.fatal or refusal.reason not in ORDINARY_REFUSALS:
             raise BrokerRefusedError(f"{self.name}: the broker refused ({refusal.reason}): {refusal.detail}")
         log.info("refused", reason=refusal.reason, detail=refusal.detail, seq=refusal.seq)
 
+    def _put_again(self) -> None:
+        """Under new numbers: the refusals have spent the old ones."""
+        due = [kept for kept in self._kept_back if kept[0] <= time.monotonic()]
+        self._kept_back = self._kept_back[len(due) :]
+        for _, message, frames in due:
+            self.send(message, frames)
+
     def _on_welcome(self, welcome: Welcome) -> None:
         first = self._epoch != welcome.epoch
         self._epoch, self._welcomed, self._hello_at = welcome.epoch, True, None
+        broker = welcome.config.get("broker")
+        self._frame_bytes_max = broker.get("max_frame_bytes") if isinstance(broker, dict) else None
         self._answered(welcome.next_seq - 1)
         if first:
             self._renumber(welcome.next_seq)
@@ -231,6 +261,8 @@ class Client:
 
     def close(self, reason: str = "") -> None:
         """Says goodbye where someone listens, and leaves within the linger time."""
+        if os.getpid() != self._process:
+            return  # the sockets are the parent's: a child that closes them waits for threads it does not have
         if self._welcomed:
             self._post([encode_message(Bye(reason=reason))])
         self._socket.disable_monitor()

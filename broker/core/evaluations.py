@@ -34,7 +34,7 @@ def feed(crank: Crank) -> None:
     """Issues one ticket a held-out problem, as far as the budget has room."""
     state = crank.state
     evaluation = open_one(state)
-    if evaluation is None:
+    if evaluation is None or state.disk_full:
         return
     while evaluation.issued < evaluation.problems and state.ledger.charged + issue.ticket_bytes(state) <= state.settings.budget_bytes:
         group = issue.group(crank, task_index=evaluation.issued, purpose="eval", members=1, version=evaluation.version)

@@ -59,8 +59,11 @@ def _seed(run_seed: int, purpose: str, task_index: int, version: int | None) -> 
 
 
 def admit_training(crank: Crank, in_use: list[int]) -> None:
-    """Admits as many training groups as the admission policy allows now. `in_use`: the versions that replicas have receipts for."""
+    """Admits as many training groups as the admission policy allows now. `in_use`: the versions that replicas have receipts for.
+    None while the disk is full: what is admitted already needs the room that is left."""
     state = crank.state
+    if state.disk_full:
+        return
     settings, trainer = state.settings, state.trainer
     view = AdmissionView(
         schedule=settings.schedule, committed_step=trainer.step, newest_in_use=max(in_use, default=None),
