@@ -68,9 +68,13 @@ class HungReward(FakeReward):
 
 
 class FailingReward(FakeReward):
-    """Its verifier raises on every episode."""
+    """Its verifier raises on every episode, or on the first `limit` and hangs then."""
+
+    limit = 1_000_000
 
     def answer(self, delivery: Delivery) -> None:
+        if self.answered >= self.limit:
+            return
         self.link.commit(fails=[Failure(lease=delivery.lease, boundary="verifier", reason="ZeroDivisionError: division by zero")])
 
 

@@ -164,8 +164,9 @@ def test_a_frozen_broker_is_named(tmp_path: Path) -> None:
 
 
 def test_a_dead_broker_is_named(tmp_path: Path) -> None:
-    with a_run(tmp_path, "schedule.steps=1000") as (broker, _):
+    with a_run(tmp_path, "schedule.steps=1000") as (broker, crew):
         assert broker.process is not None
+        until(lambda: all(hasattr(member.peer, "link") for member in crew.members.values()), "all are at work", crew.story)
         broker.kill()
         line = first_line(broker, patience_s=0.3)
         assert line.startswith(f"stall: the broker (process {broker.process.pid}) is dead: nobody answers at {broker.endpoint}")
