@@ -78,6 +78,13 @@ def test_a_port_in_use_starts_nothing(tmp_path: Path) -> None:
     assert_refused(result, endpoint, "choose another port", runs=tmp_path / "runs")
 
 
+def test_a_port_for_metrics_that_is_in_use_starts_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = tidemill("up", str(a_file(tmp_path)), "--set", f"broker.metrics_port={port}", cwd=tmp_path)
+    assert_refused(result, f"broker.metrics_port = {port}", "choose another port", runs=tmp_path / "runs")
+
+
 def test_a_name_that_is_taken_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     result = tidemill("up", str(a_file(tmp_path)), "--name", "mine", cwd=tmp_path)

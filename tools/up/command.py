@@ -21,7 +21,7 @@ from stages.host.stage import restart_policy
 from tools.keys.local import hand_down
 from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, run_directory_to_resume, with_name
 from tools.up.ending import RunFailure, failure_text, summary_page
-from tools.up.endpoint import broker_endpoint
+from tools.up.endpoint import broker_endpoint, check_metrics_port
 from tools.up.supervisor import Supervisor, commands
 from tools.up.view import view_for
 from tools.up.watch import BROKER, Finish, Outcome, Watch
@@ -39,6 +39,7 @@ def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     config = checked_config(file, overrides)
     for finding in findings_of(config):
         console.print(str(finding), markup=False, highlight=False)
+    check_metrics_port(config.broker.metrics_address, config.broker.metrics_port)
     config = config if resume else with_name(config)
     keys = hand_down(config.broker.endpoint, config.broker.keys)
     with broker_endpoint(config.broker.endpoint) as endpoint:

@@ -70,6 +70,21 @@ def check_free(endpoint: str) -> None:
             ) from None
 
 
+def check_metrics_port(address: str, port: int) -> None:
+    """Raises ConfigError where the broker could not show its metrics; 0 means that it shows none."""
+    if not port:
+        return
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError as error:
+            raise ConfigError(
+                f"broker.metrics_port = {port}: {address} cannot be listened at ({error.strerror}); choose another port, or 0 for none"
+            ) from None
+
+
 def _check_path(path: Path) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"broker.endpoint = 'ipc://{path}': no such folder as {path.parent}; make it first")

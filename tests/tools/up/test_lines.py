@@ -59,6 +59,14 @@ def test_a_stall_says_who_waits_for_whom() -> None:
     assert said[-2:] == ["no progress for 11 s:", f"  {wait}"]
 
 
+def test_a_stall_names_its_cause_before_the_waits() -> None:
+    lines = some_lines()
+    lines.new(a_snapshot(), 101.0)
+    found = [{"rule": "silent", "severity": "stall", "what": "env-0 is silent for 11 s"}]
+    said = lines.new(a_snapshot(stalled_s=11.0, waits=["the rest waits"], findings=found), 112.0)
+    assert said[-3:] == ["no progress for 11 s:", "  cause: env-0 is silent for 11 s", "  the rest waits"]
+
+
 def test_time_left_follows_from_the_steps_seen() -> None:
     lines = some_lines()
     lines.new(a_snapshot(step=1), 101.0)
