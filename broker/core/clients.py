@@ -15,6 +15,16 @@ from schemas.lock import schema_fingerprint
 from schemas.messages import PROTOCOL_VERSION, Abort, Bye, CloseSession, Drain, Heartbeat, Hello, Refuse, StopProcess, Welcome
 
 
+CLIENTS_MAX = 20_000
+"""Names remembered by a run: the largest fleet and its restarts many times over, and a bound for whoever invents names."""
+FENCED_MAX = 64
+"""Earlier incarnations remembered; one that is older has been told long ago."""
+STATS_MAX = 1_000
+"""Gauges kept of one client; a host reports some for each of its processes."""
+WAITING_MAX = 500
+"""Characters kept of what a client says it waits for."""
+
+
 def sender_of(crank: Crank, sender: str) -> Client | None:
     """The client behind a routing id, or None after telling it why it is not one."""
     name, _, incarnation = sender.rpartition("/")
@@ -44,7 +54,7 @@ def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
         crank.out.append(Reply(refusal))
         return
     known = crank.state.clients.get(hello.name)
-    fresh = known is None or known.incarnation != hello.incarnation or not known.welcomed
+    fresh = known is None or _is_another(known, hello) or not known.welcomed
     client = _register(crank, hello)
     client.key = key
     crank.touched.add(client.name)
@@ -76,7 +86,9 @@ def _refusal(state: State, sender: str, hello: Hello) -> Refuse | None:
     if unknown:
         return Refuse(reason="role", detail=f"{hello.role} does not consume {', '.join(unknown)}", fatal=True)
     known = state.clients.get(hello.name)
-    if known is not None and hello.incarnation in known.fenced:
+    if known is None and len(state.clients) >= CLIENTS_MAX:
+        return Refuse(reason="crowded", detail=f"this run has seen {CLIENTS_MAX} names of processes, and remembers no more", fatal=True)
+    if known is not None and {hello.incarnation, _twin(hello.incarnation, hello.pid)}.intersection(known.fenced):
         return Refuse(reason="fenced", detail=f"a newer process named {hello.name} is at work", fatal=True)
     if known is not None and known.role != hello.role:
         return Refuse(reason="name", detail=f"{hello.name!r} is a {known.role}; choose another name", fatal=True)
@@ -102,15 +114,27 @@ def on_revoked(crank: Crank, key: str) -> None:
             fleet.lose_client(crank, client, f"its key {key} was revoked")
 
 
+def _is_another(known: Client, hello: Hello) -> bool:
+    """Whether this hello is from another process than the one we know by that name; two may have the same incarnation by mistake."""
+    twin = known.pid and hello.pid and known.pid != hello.pid
+    return known.incarnation != hello.incarnation or bool(twin)
+
+
+def _twin(incarnation: str, pid: int) -> str:
+    """How the older of two processes with one incarnation is remembered: ZeroMQ hands the routing id to and fro between them."""
+    return f"{incarnation}#{pid}"
+
+
 def _register(crank: Crank, hello: Hello) -> Client:
     state = crank.state
     client = state.clients.get(hello.name)
     if client is None:
         client = Client(name=hello.name, role=hello.role, incarnation=hello.incarnation, epoch=1, since=crank.now)
         state.clients[hello.name] = client
-    elif client.incarnation != hello.incarnation:
+    elif _is_another(client, hello):
         fleet.lose_client(crank, client, "replaced")
-        client.fenced.append(client.incarnation)
+        client.fenced.append(client.incarnation if client.incarnation != hello.incarnation else _twin(client.incarnation, client.pid))
+        del client.fenced[:-FENCED_MAX]
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
         client.stats, client.welcomed = {}, False
     client.connected, client.suspect, client.gap_at, client.lost = True, False, 0, ""
@@ -170,8 +194,9 @@ def _close_forgotten(crank: Crank, client: Client, held: tuple[tuple[int, int], 
 
 def on_heartbeat(crank: Crank, client: Client, beat: Heartbeat) -> None:
     """Renews the client, and mends a hole in its numbers that is still open."""
-    client.waiting = beat.waiting
-    client.stats.update(beat.stats)
+    client.waiting = beat.waiting[:WAITING_MAX]
+    if len(client.stats.keys() | beat.stats.keys()) <= STATS_MAX:
+        client.stats.update(beat.stats)
     if client.gap_at == client.next_seq:
         commits.ask_resend(crank, client)
 
