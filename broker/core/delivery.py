@@ -39,14 +39,17 @@ def _pop_first(queue: Queue) -> int | None:
     return None
 
 
-def _consumers(state: State, queue: str) -> list[Client]:
-    return [client for client in state.clients.values() if waiting.has_room(client, queue)]
+def _consumers(crank: Crank, queue: str) -> list[Client]:
+    """Those that had room after the last step, and those of which that may have changed since: never a look at all clients."""
+    clients = crank.state.clients
+    names = {**crank.state.queues[queue].waiting.free, **dict.fromkeys(sorted(crank.touched))}
+    return [clients[name] for name in names if waiting.has_room(clients[name], queue)]
 
 
 def _serve_fair(crank: Crank, name: str) -> None:
     queue = crank.state.queues[name]
     while queue.back or queue.ready:
-        consumers = _consumers(crank.state, name)
+        consumers = _consumers(crank, name)
         if not consumers:
             return
         client = min(consumers, key=lambda c: (c.held.get(name, 0), c.name))
@@ -96,7 +99,7 @@ def _serve_turns(crank: Crank) -> None:
     state = crank.state
     queue = state.queues["turns"]
     for message_id in [*queue.back, *queue.ready]:
-        replicas = _replicas(state)
+        replicas = _replicas(crank)
         if not replicas:
             return
         message = state.messages[message_id]
@@ -109,10 +112,10 @@ def _serve_turns(crank: Crank) -> None:
         _deliver_turn(crank, chosen.replica, session, message)
 
 
-def _replicas(state: State) -> list[ReplicaView]:
+def _replicas(crank: Crank) -> list[ReplicaView]:
     return [
         ReplicaView(name=c.name, in_flight=c.held.get("turns", 0), window=c.windows["turns"], installed=c.installed)
-        for c in _consumers(state, "turns") if c.role == Role.ROLLOUT and c.installed is not None
+        for c in _consumers(crank, "turns") if c.role == Role.ROLLOUT and c.installed is not None
     ]  # fmt: skip
 
 
