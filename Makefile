@@ -7,7 +7,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install train test test-slow test-gpu check format clean
+.PHONY: help install train test test-slow test-gpu fuzz check format clean
 
 PYTHON      ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
                  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
@@ -15,6 +15,7 @@ TORCH_INDEX ?=
 ARGS        ?=
 PIPELINE    ?= compose/pipelines/calculator.toml
 WORKERS     ?= 2
+SECONDS     ?= 60
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -54,6 +55,10 @@ test-slow: $(STAMP)  ## the long tests: whole runs, seeds, quality of the warm s
 
 test-gpu: $(STAMP)  ## what needs a CUDA device
 	@$(PYTEST) -n 0 -m gpu $(ARGS)
+
+fuzz: $(STAMP)  ## coverage-guided fuzzing of the decoder (SECONDS=60); installs atheris into .venv the first time
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'atheris>=3.0'
+	@$(BIN)/python -m tests.fuzz.decoder $(SECONDS)
 
 check: $(STAMP)  ## lint, format, types, import rules and pure tests (under 90 seconds)
 	@$(BIN)/ruff check --quiet .

@@ -14,7 +14,6 @@ from schemas.edges import EDGES, Role
 from schemas.lock import schema_fingerprint
 from schemas.messages import PROTOCOL_VERSION, Abort, Bye, CloseSession, Drain, Heartbeat, Hello, Refuse, StopProcess, Welcome
 
-
 CLIENTS_MAX = 20_000
 """Names remembered by a run: the largest fleet and its restarts many times over, and a bound for whoever invents names."""
 FENCED_MAX = 64
