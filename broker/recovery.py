@@ -1,7 +1,7 @@
 """Recovery: state and arena as a dead broker left them, from its journal: the newest checkpoint, and a fold of the entries after it.
 
-Promises the state, byte for byte, that a fold of the whole journal gives. What cannot be had is not passed over: lost entries stop it (unless
-`accept_loss`), lost frames of a record are returned for the core to end what needs them.
+Promises the state, byte for byte, that a fold of the whole journal gives. What cannot be had is not passed over: lost
+entries stop it (unless `accept_loss`), lost frames of a record are returned for the core to end what needs them.
 """
 
 from __future__ import annotations

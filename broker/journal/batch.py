@@ -1,7 +1,7 @@
 """A batch in the making: entries laid out in a page-aligned buffer that goes to disk as it is.
 
-Owns one buffer, used over and over (a page touched for the first time costs more than its copy). Knows where its first byte will lie on
-disk from the moment it is begun, so that an entry's position is known when it is appended.
+Owns one buffer, used over and over (a page touched for the first time costs more than its copy). Knows where its
+first byte will lie on disk from the moment it is begun, so that an entry's position is known when it is appended.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checkpoints of the state: what a fold of all entries below `number` gives, so that a start need not fold them again.
 
-Derived, and never missed: without them the journal is folded from its first entry. A checkpoint is written only once every entry that it
-covers is durable, whole or not at all, and the last two are kept. Records are not copied into it: it says where their frames lie in the
-journal, but for those that the broker made itself.
+Derived, and never missed: without them the journal is folded from its first entry. A checkpoint is written only
+once every entry that it covers is durable, whole or not at all, and the last two are kept. Records are not copied
+into it: it says where their frames lie in the journal, but for those that the broker made itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class Contents(Struct, frozen=True):
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """`state` is the msgpack of the broker's state; `position` where the batch begins that entry `number` is to be looked for from."""
+    """`state` is the msgpack of the broker's state.
+
+    `position` where the batch begins that entry `number` is to be looked for from.
+    """
 
     number: int
     now: float

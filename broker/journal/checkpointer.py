@@ -1,7 +1,7 @@
 """Writes checkpoints behind the broker's back, and drops the segments that the quota wants gone once a checkpoint allows it.
 
-One thread for each checkpoint: it waits until the entries below are durable, for a checkpoint ahead of its journal would be a lie. A checkpoint
-that cannot be written is no misfortune but a longer start; the next one is tried when it is due.
+One thread for each checkpoint: it waits until the entries below are durable, for a checkpoint ahead of its journal would
+be a lie. A checkpoint that cannot be written is no misfortune but a longer start; the next one is tried when it is due.
 """
 
 from __future__ import annotations

@@ -77,7 +77,10 @@ class DiskFiles:
 
 
 def write_fully(files: Files, file: int, data: memoryview | bytes, offset: int, step: int = 1) -> None:
-    """Writes all of `data`, however little each call takes; `step`: what a direct file's offsets must be multiples of."""
+    """Writes all of `data`, however little each call takes.
+
+    `step`: what a direct file's offsets must be multiples of.
+    """
     view, done, idle = memoryview(data), 0, 0
     while done < len(view):
         try:

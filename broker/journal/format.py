@@ -1,15 +1,17 @@
 """The journal's bytes, and nothing else: pure encoding and parsing of segments, batches and entries.
 
-A segment is blocks of 4 KiB: one block of head, then batches, each on a block of its own, so that a committed block is never rewritten.
+A segment is blocks of 4 KiB: one block of head, then batches, each on a block of its own, so that a committed block
+is never rewritten.
 
     segment | head: magic, format, index, first number, epoch, previous batch's checksum | batch | batch | ... | zeroes
     batch   | head: magic, count, first number, entry bytes, epoch, previous batch's checksum, checksum | entries | table | zeroes
     entry   | magic, digest, number, now, event bytes, frame count, frame bytes, frames' digest | event | frame sizes | frames
     table   | entry bytes (u32), entry digest (u64), for each entry
 
-Every digest is an xxh3-64 seeded with a number, so that a stale block cannot pass for a new one. An entry's digest covers its head from the
-number on, its event and its frames' digest: damage to frames alone leaves the event readable. The batch's checksum covers head and table, so by
-the digests all of the batch; with the previous batch's checksum in it, the batches are a chain, and a lost middle is seen.
+Every digest is an xxh3-64 seeded with a number, so that a stale block cannot pass for a new one. An entry's digest
+covers its head from the number on, its event and its frames' digest: damage to frames alone leaves the event
+readable. The batch's checksum covers head and table, so by the digests all of the batch; with the previous batch's
+checksum in it, the batches are a chain, and a lost middle is seen.
 """
 
 from __future__ import annotations
@@ -132,7 +134,10 @@ def parse_segment_head(data: Frame) -> SegmentHead | None:
 
 
 def seal_batch(buffer: memoryview, first: int, entry_bytes: int, rows: Sequence[tuple[int, int]], epoch: int, previous: int) -> BatchHead:
-    """Writes table, head and padding around the entries that lie in `buffer` behind the room for a head. The buffer must be large enough."""
+    """Writes table, head and padding around the entries that lie in `buffer` behind the room for a head.
+
+    The buffer must be large enough.
+    """
     at = BATCH_HEAD.size + entry_bytes
     for row in rows:
         ROW.pack_into(buffer, at, *row)
@@ -198,7 +203,10 @@ def _put_event(buffer: memoryview, at: int, event: Frame, frames: Sequence[Frame
 
 
 def parse_entry(data: Frame, position: Position, number: int | None = None, *, want_frames: bool = True) -> tuple[Entry, int] | None:
-    """The entry at the start of `data` and its bytes; None where head or event are not whole, or it is not entry `number`."""
+    """The entry at the start of `data` and its bytes.
+
+    None where head or event are not whole, or it is not entry `number`.
+    """
     if len(data) < ENTRY_HEAD.size:
         return None
     magic, seal, stored, now, event_size, count, frame_bytes, frames_digest = ENTRY_HEAD.unpack_from(data)

@@ -1,7 +1,8 @@
 """The journal: every event with its time and frames, in order, durable in groups. See README.md for what it promises.
 
-Owns `<run>/journal/`: segments, checkpoints, what is quarantined, and the lock that keeps a second broker out. It does not know what an event or
-a state means. Life: made, then read (`checkpoints`, `read`), then appended to, then closed.
+Owns `<run>/journal/`: segments, checkpoints, what is quarantined, and the lock that keeps a second broker out. It
+does not know what an event or a state means. Life: made, then read (`checkpoints`, `read`), then appended to, then
+closed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ SEGMENT_BYTES = 256 << 20
 QUOTA_BYTES = 20 << 30
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_ENTRIES = 20_000
-"""A checkpoint after so much or so many, whichever is first: what a start has to fold at most, about a second's work."""
+"""A checkpoint after so much or so many, whichever is first.
+
+What a start has to fold at most, about a second's work.
+"""
+ADVICE = "no checkpoint covers that. Start with --set broker.accept_loss=true to go on without it: acknowledged work will be missing"
 
 log = structlog.get_logger()
 
@@ -40,7 +45,9 @@ log = structlog.get_logger()
 class Journal:
     """Append, make durable, read back."""
 
-    def __init__(self, directory: Path, segment_bytes: int = SEGMENT_BYTES, quota_bytes: int = QUOTA_BYTES, files: Files | None = None) -> None:
+    def __init__(
+        self, directory: Path, segment_bytes: int = SEGMENT_BYTES, quota_bytes: int = QUOTA_BYTES, files: Files | None = None
+    ) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory = directory
         self._segment_bytes = segment_bytes
@@ -101,12 +108,15 @@ class Journal:
             if found is not None:
                 yield found
             else:
-                log.warning("checkpoint_damaged", path=str(path), detail="it is not used; an older one, or the whole journal, is read instead")
+                log.warning(
+                    "checkpoint_damaged", path=str(path), detail="it is not used; an older one, or the whole journal, is read instead"
+                )
 
     def read(self, after: Checkpoint | None = None, *, accept_loss: bool = False) -> Iterator[Entry]:
         """Entries from `after` on, or all; to be exhausted before the first append, and again as often as wanted.
 
-        Damage is quarantined. Raises JournalError where entries are lost, but for those that `after` covers, unless `accept_loss`.
+        Damage is quarantined. Raises JournalError where entries are lost, but for those that `after` covers, unless
+        `accept_loss`.
         """
         scan = Scan(self.directory, after.position if after else None, None if after else 0, after.number if after else 0)
         covered = after.number if after else 0
@@ -114,8 +124,7 @@ class Journal:
             if isinstance(item, Damage):
                 self._quarantine.take(item)
                 if (item.foreign or item.last >= max(item.first, covered)) and not accept_loss:
-                    raise JournalError(f"{self.directory}: {item}; no checkpoint covers that. Start with --set broker.accept_loss=true to go "
-                                       "on without it: acknowledged work will be missing")  # fmt: skip
+                    raise JournalError(f"{self.directory}: {item}; {ADVICE}")
             elif item.number >= covered:
                 yield item
         self._next_number = max(covered, scan.expected or 0)
@@ -177,7 +186,10 @@ class Journal:
         return self._writer.durable if self._writer is not None else self._next_number - 1
 
     def want(self, delay_s: float = 0.0) -> None:
-        """What was appended so far is to be durable: the commit begins within `delay_s`, or when the one before is through."""
+        """What was appended so far is to be durable.
+
+        The commit begins within `delay_s`, or when the one before is through.
+        """
         if self._writer is not None:
             self._writer.want(delay_s)
 
@@ -273,7 +285,10 @@ class Journal:
     # --- the end ------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Makes durable what is left, waits for a checkpoint in the making, lets the lock go. Raises JournalError where the disk refuses."""
+        """Makes durable what is left, waits for a checkpoint in the making, lets the lock go.
+
+        Raises JournalError where the disk refuses.
+        """
         try:
             if self._writer is not None:
                 self._writer.close()

@@ -1,4 +1,7 @@
-"""What is damaged, set apart: `quarantine.json` names it, `quarantine/` keeps a copy of the bytes. Nothing is ever removed from a segment for it."""
+"""What is damaged, set apart.
+
+`quarantine.json` names it, `quarantine/` keeps a copy of the bytes. Nothing is ever removed from a segment for it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import structlog
 from broker.journal.reading import Damage
 
 COPIED_BYTES_MAX = 64 << 20
+LISTED_MAX = 99
+"""Lost entries that are listed one by one; `first` and `last` tell the rest."""
 
 log = structlog.get_logger()
 
@@ -42,8 +47,9 @@ class Quarantine:
         return found
 
     def _list(self, damage: Damage) -> None:
-        line = {"segment": damage.position.segment, "offset": damage.position.offset, "bytes": damage.bytes, "what": damage.what,
-                "lost": list(range(damage.first, min(damage.last, damage.first + 99) + 1)), "first": damage.first, "last": damage.last}  # fmt: skip
+        lost = list(range(damage.first, min(damage.last, damage.first + LISTED_MAX) + 1))
+        line: dict[str, Any] = {"segment": damage.position.segment, "offset": damage.position.offset, "bytes": damage.bytes}
+        line |= {"what": damage.what, "lost": lost, "first": damage.first, "last": damage.last}
         known = self.listed()
         if line not in known:
             partial = self._file.with_suffix(".partial")

@@ -1,8 +1,9 @@
 """Reading a journal back: entries in order, and what is damaged between them.
 
-Opens nothing for writing. Promises: every entry that is whole is yielded once, in order; every entry that is not is named as `Damage`, with
-the bytes it lay in. Damage ends nothing: behind a damaged entry the batch's table knows the next, behind a damaged table entries are looked
-for one by one, and the next batch is found by its block. What the last segment ends with, and was never answered for, is `torn`, not damaged.
+Opens nothing for writing. Promises: every entry that is whole is yielded once, in order; every entry that is not is
+named as `Damage`, with the bytes it lay in. Damage ends nothing: behind a damaged entry the batch's table knows the
+next, behind a damaged table entries are looked for one by one, and the next batch is found by its block. What the
+last segment ends with, and was never answered for, is `torn`, not damaged.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Damage(Struct, frozen=True):
 
     def __str__(self) -> str:
         lost = f"entries {self.first} to {self.last} are lost" if self.last > self.first else f"entry {self.first} is lost"
-        return f"{self.position.segment:08d}.log, byte {self.position.offset}: {self.what}" + (f"; {lost}" if self.last >= self.first else "")
+        return f"{self.position.segment:08d}.log, byte {self.position.offset}: {self.what}" + (
+            f"; {lost}" if self.last >= self.first else ""
+        )
 
 
 class SegmentFile:
@@ -99,9 +102,14 @@ def entry_at(directory: Path, position: Position) -> Entry:
 
 
 class Scan:
-    """All entries from `start` on. After its end: `expected` is the next entry's number, `end` where the last segment's content ends."""
+    """All entries from `start` on.
 
-    def __init__(self, directory: Path, start: Position | None = None, expected: int | None = None, sure: int = 0, *, want_frames: bool = True) -> None:
+    After its end: `expected` is the next entry's number, `end` where the last segment's content ends.
+    """
+
+    def __init__(
+        self, directory: Path, start: Position | None = None, expected: int | None = None, sure: int = 0, *, want_frames: bool = True
+    ) -> None:
         self._directory = directory
         self._start = start or Position(0, BLOCK)
         self._sure = sure
@@ -206,7 +214,10 @@ class Scan:
             at += size
 
     def _may_be_torn(self, behind: int, upto: int) -> bool:
-        """Nothing was answered for that lies at the very end: a commit begins only when the one before it is durable."""
+        """Nothing was answered for that lies at the very end.
+
+        A commit begins only when the one before it is durable.
+        """
         return self._is_last and upto > self._sure and self._next_batch(behind) is None
 
     # --- damage -------------------------------------------------------------------------------------------------------------
@@ -245,7 +256,10 @@ class Scan:
         return 0
 
     def _salvage(self, offset: int, end: int, upto: int | None) -> Iterator[Entry | Damage]:
-        """Entries in a region whose batch head or table is damaged, found by their magic; the rest, up to number `upto`, is lost."""
+        """Entries in a region whose batch head or table is damaged, found by their magic.
+
+        The rest, up to number `upto`, is lost.
+        """
         data, here, at, lost = bytes(self._file.read(offset, end - offset)), Position(self._index, offset), 0, False
         what = "damaged" if data.strip(b"\0") else "zeroes, where entries were"
         while (at := data.find(ENTRY_MAGIC, at)) >= 0:
@@ -268,4 +282,6 @@ class Scan:
 
     def _frames_damage(self, entry: Entry, size: int) -> Iterator[Damage]:
         if not entry.frames_whole:
-            yield Damage(entry.position, size, entry.number, entry.number - 1, f"the frames of entry {entry.number} are damaged, its event is whole")
+            yield Damage(
+                entry.position, size, entry.number, entry.number - 1, f"the frames of entry {entry.number} are damaged, its event is whole"
+            )

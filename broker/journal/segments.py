@@ -1,8 +1,9 @@
 """The segments that this life of the broker writes: made, filled, sealed, cut back.
 
-Owns the file that is written and the one that is prepared to follow. Promises: a segment has its name only once its head is on disk, and its
-predecessor is cut to its content before that, so zeroes at the end of any but the last segment are damage; a directory is synced before the
-first batch behind a new name. Some room is always allotted ahead, so that a full disk shows while there is still room for refusals.
+Owns the file that is written and the one that is prepared to follow. Promises: a segment has its name only once its
+head is on disk, and its predecessor is cut to its content before that, so zeroes at the end of any but the last
+segment are damage; a directory is synced before the first batch behind a new name. Some room is always allotted
+ahead, so that a full disk shows while there is still room for refusals.
 
 Every life begins a segment of its own: what an earlier one wrote is never written again.
 """
@@ -53,7 +54,10 @@ class Segments:
     # --- batches ------------------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> BatchHead:
-        """Makes a batch durable. Raises OSError; where `error.errno` is in `NO_ROOM`, `cut_back` and try again later."""
+        """Makes a batch durable.
+
+        Raises OSError; where `error.errno` is in `NO_ROOM`, `cut_back` and try again later.
+        """
         if batch.position.segment != self._index:
             self._follow(batch)
         head = batch.seal(self._epoch, self._previous)
@@ -65,7 +69,10 @@ class Segments:
         return head
 
     def _put(self, file: int, path: Path, data: memoryview, offset: int) -> int:
-        """Writes to a file; returns its descriptor, another one where the file system opens files directly and then will not write so."""
+        """Writes to a file.
+
+        Returns its descriptor, another one where the file system opens files directly and then will not write so.
+        """
         try:
             write_fully(self._files, file, data, offset, BLOCK if self._direct else 1)
         except OSError as error:
@@ -130,7 +137,10 @@ class Segments:
         return Position(batch.position.segment + 1, BLOCK) if is_last_here else batch.end
 
     def prepare(self, end: Position) -> None:
-        """Prepares the next segment where the one that `end` lies in is full. A refusal of the disk leaves things as they are."""
+        """Prepares the next segment where the one that `end` lies in is full.
+
+        A refusal of the disk leaves things as they are.
+        """
         if end.offset < self._segment_bytes or self._next >= 0 or end.segment != self._index:
             return
         try:

@@ -1,9 +1,10 @@
 """The writer: a thread that makes batches durable, one after the other, while the next is being filled.
 
-Two batches change places: the broker's thread appends to one while the other is on its way to disk. The next commit starts when the last one
-is through and somebody wants it; there is no timer but that of acknowledgements (`want(0.02)`). Where the disk has no room, the batch is cut
-back, kept and tried again every second; any other error of the disk ends the writer for good: a second `fdatasync` on the same file could
-report as durable what the kernel has already dropped.
+Two batches change places: the broker's thread appends to one while the other is on its way to disk. The next commit
+starts when the last one is through and somebody wants it; there is no timer but that of acknowledgements
+(`want(0.02)`). Where the disk has no room, the batch is cut back, kept and tried again every second; any other
+error of the disk ends the writer for good: a second `fdatasync` on the same file could report as durable what the
+kernel has already dropped.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class Writer:
             return place
 
     def want(self, delay_s: float) -> None:
-        """All entries so far are to be durable; the commit starts in at most `delay_s`, or as soon as the one before is through."""
+        """All entries so far are to be durable.
+
+        The commit starts in at most `delay_s`, or as soon as the one before is through.
+        """
         at = time.monotonic() + delay_s if delay_s else 0.0
         with self._lock:
             if at < self._wanted_at and self._filling.count:
@@ -84,7 +88,9 @@ class Writer:
         if self._failure is not None:
             where = f"the journal cannot be written ({os.strerror(self._failure.errno or 0)})"
             advice = "free room" if self._failure.errno in NO_ROOM else "look at the disk, it may have lost data of other programs too"
-            raise JournalError(f"{where}; nothing that it did not hold was acknowledged; {advice}, and start the run again") from self._failure
+            raise JournalError(
+                f"{where}; nothing that it did not hold was acknowledged; {advice}, and start the run again"
+            ) from self._failure
         if self._ended:
             raise JournalError("the journal's writer has ended")
 

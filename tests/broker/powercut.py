@@ -1,8 +1,8 @@
 """Power cuts: a shim that records what a journal asks of the file system, and rebuilds every state that a crash may leave.
 
-After a crash a file holds what was last synced, and of what was written since any part, in blocks of 4 KiB; a change of its size may have
-arrived or not; of the names made, moved and removed since the directory was last synced, the first few have arrived. Where no subset is left
-out for its number alone, the enumeration is complete; where one is, `seed` says which were drawn.
+After a crash a file holds what was last synced, and of what was written since any part, in blocks of 4 KiB; a change of
+its size may have arrived or not; of the names made, moved and removed since the directory was last synced, the first
+few have arrived. Of few unsynced changes all subsets are rebuilt; of many, the telling ones and some that `seed` draws.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A disk that does as it is told: writes less, is interrupted, is full, fails, dies, or waits. Nothing is really synced: no test cuts the power of
-the machine that it runs on."""
+"""A disk that does as it is told: writes less, is interrupted, is full, fails, dies, or waits. Nothing is really
+synced: no test cuts the power of the machine that it runs on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from broker.journal.files import DiskFiles
 
 
 class FaultyFiles(DiskFiles):
-    """`fault(call, count)` is asked before each call, with its name and how many there were; what it raises, the call raises."""
+    """`fault(call, count)` is asked before each call, with its name and how many there were.
+
+    What it raises, the call raises.
+    """
 
     def __init__(self, fault: Callable[[str, int], None] = lambda call, count: None) -> None:
         self.fault = fault

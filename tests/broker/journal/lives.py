@@ -1,4 +1,7 @@
-"""Lives of a broker without sockets: real events of a simulated run, journaled, folded, checkpointed, and taken up again after any death."""
+"""Lives of a broker without sockets.
+
+Real events of a simulated run, journaled, folded, checkpointed, and taken up again after any death.
+"""
 
 from __future__ import annotations
 

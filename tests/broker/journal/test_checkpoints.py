@@ -1,4 +1,7 @@
-"""Checkpoints, quota and damage: a start gives the same state whatever derived file is lost, and says what it could not read."""
+"""Checkpoints, quota and damage.
+
+A start gives the same state whatever derived file is lost, and says what it could not read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Driver and disk together: what leaves the broker when, and what a broker with a full or failing disk tells its clients."""
+"""Driver and disk together.
+
+What leaves the broker when, and what a broker with a full or failing disk tells its clients.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.core.actions import EndRun, Note, Send
 from broker.core.events import Received, Started, Tick
 from broker.core.invariants import violations
 from broker.driver import ACKNOWLEDGE_SECONDS, Driver, urgency
-from broker.core.actions import EndRun, Note, Send
 from broker.journal import Journal
 from broker.recovery import encode_state
 from broker.reports import Reports
@@ -108,13 +111,17 @@ def test_a_failed_sync_stops_the_broker_before_anything_is_acknowledged(tmp_path
     before = len(counter.transport.sent)
     commit, frames = a_put(VERSION, "versions", newest_version=0, weights="0a")
     with pytest.raises(JournalError, match=r"cannot be written \(Input/output error\)"):
-        counter.hand_in(TRAINER, commit, frames)
-        counter.turn_until(lambda: False, "the broker stops")
+        put_and_go_on(counter, commit, frames)
     assert len(counter.transport.sent) == before
     with pytest.raises(JournalError):
         counter.close()
     assert len(counter.transport.sent) == before
     counter.reports.close()
+
+
+def put_and_go_on(counter: Counter, commit: Commit, frames: object) -> None:
+    counter.hand_in(TRAINER, commit, frames)
+    counter.turn_until(lambda: False, "the broker stops")
 
 
 def test_a_full_disk_refuses_what_has_no_ticket_and_takes_it_again_by_itself(tmp_path: Path) -> None:

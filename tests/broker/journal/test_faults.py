@@ -1,4 +1,7 @@
-"""A disk that fails: nothing is acknowledged that it does not hold, a full one is waited for, a broken one ends the broker."""
+"""A disk that fails.
+
+Nothing is acknowledged that it does not hold, a full one is waited for, a broken one ends the broker.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,10 @@ def test_a_failed_sync_stops_the_broker_and_is_never_tried_again(tmp_path: Path)
 
 
 def filled(folder: Path, room: int) -> tuple[Journal, FaultyFiles, int]:
-    """A journal of 20 KB entries on a disk of `room` bytes, filled until it says that it is short; and how many entries that took."""
+    """A journal of 20 KB entries on a disk of `room` bytes, filled until it says that it is short.
+
+    And how many entries that took.
+    """
     files = FaultyFiles()
     files.room = room
     journal, _ = opened(folder, 1 << 20, files)

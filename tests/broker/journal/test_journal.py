@@ -1,4 +1,8 @@
-"""The journal: what was made durable is read back, whatever happened in between; what was not is cut; damage is named, and ends nothing else."""
+"""The journal.
+
+What was made durable is read back, whatever happened in between; what was not is cut; damage is named, and ends
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +177,10 @@ def test_a_tail_of_anothers_bytes_is_cut(tmp_path: Path) -> None:
 
 
 def sealed(folder: Path) -> Path:
-    """A journal of several commits of several entries, and an empty commit's segment behind them; returns the sealed segment."""
+    """A journal of several commits of several entries, and an empty commit's segment behind them.
+
+    Returns the sealed segment.
+    """
     journal, _ = opened(folder)
     for first in range(0, len(SOME), 3):
         for entry in SOME[first : first + 3]:

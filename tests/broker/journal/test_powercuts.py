@@ -1,4 +1,7 @@
-"""Any death at any moment: whatever the disk kept, what was acknowledged is there, and the state is what a fold gives, byte for byte."""
+"""Any death at any moment.
+
+Whatever the disk kept, what was acknowledged is there, and the state is what a fold gives, byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ SEED = 20_240
 
 
 def come_back(folder: Path, crash: Crash) -> Life:
-    """A broker starts on what a crash left; everything that was acknowledged is there, and all that is there is true."""
+    """A broker starts on what a crash left.
+
+    Everything that was acknowledged is there, and all that is there is true.
+    """
     crash.lay_out(folder)
     life = Life(folder)
     assert life.count > crash.acknowledged, crash.what
@@ -64,7 +70,10 @@ def distinct(states: Iterable[Crash]) -> Iterator[Crash]:
 
 
 def test_no_power_cut_during_a_recovery_loses_what_was_acknowledged(tmp_path: Path) -> None:
-    """A first cut leaves a torn commit and a half-made checkpoint; the second comes anywhere in the start that follows."""
+    """A first cut leaves a torn commit and a half-made checkpoint.
+
+    The second comes anywhere in the start that follows.
+    """
     print(f"seed {SEED}")
     (tmp_path / "first").mkdir()
     files = RecordingFiles(tmp_path / "first")
@@ -103,7 +112,10 @@ def live_and_die(folder: Path, files: FaultyFiles) -> int:
 
 
 def test_a_kill_at_every_call_of_append_rotate_checkpoint_and_recover_leaves_the_same_state(tmp_path: Path) -> None:
-    """The process dies, the machine lives: all calls before are done, all after are not. The second life dies at a call of its own."""
+    """The process dies, the machine lives.
+
+    All calls before are done, all after are not. The second life dies at a call of its own.
+    """
     whole = FaultyFiles()
     live_and_die(tmp_path / "whole", whole)
     for count in range(1, len(whole.calls) + 1):
