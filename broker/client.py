@@ -31,6 +31,7 @@ from schemas.messages import (
     ClientMessage,
     Commit,
     Committed,
+    Deliver,
     Heartbeat,
     Hello,
     Numbered,
@@ -176,8 +177,9 @@ class Client:
             except zmq.Again:
                 return orders
             message = self._read(parts)
-            if message is not None and not self._bookkeeping(message):
-                orders.append((message, list(parts[1:])))
+            if message is None or self._bookkeeping(message) or (isinstance(message, Deliver) and not self._welcomed):
+                continue  # a delivery that crossed the hello is not among what it holds: the broker gives it to somebody anew
+            orders.append((message, list(parts[1:])))
 
     def _watch_the_line(self) -> None:
         """A cut may have swallowed messages of either side: the hello that follows finds out which."""

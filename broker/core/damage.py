@@ -1,4 +1,5 @@
-"""What becomes of records whose frames were damaged on disk: what can be done again is done again, the rest ends under its name.
+"""What becomes of records whose frames were damaged on disk: what can be done again is done again, the rest ends
+under its name.
 
 | the damaged record | becomes |
 |---|---|
