@@ -99,18 +99,23 @@ class Segments:
 
     def _make_room(self, end: int) -> None:
         """Allots room up to `end` and a reserve; a refusal counts only where it leaves too little for this batch."""
-        if end + self._reserve <= self._allotted:
+        needed = end + self._reserve
+        if needed <= self._allotted:
             return
-        wanted = max(end + self._reserve, self._allotted + min(self._allotted, STEP_BYTES_MAX))
+        generous = self._allotted + min(self._allotted, STEP_BYTES_MAX)
+        self.short = not (self._gets(max(needed, generous)) or self._gets(needed))
+        if end > self._allotted and not self._gets(end):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _gets(self, size: int) -> bool:
+        """Asks for room up to `size`; False where the disk has none."""
         try:
-            self._allotted = self._allot(self._file, self._allotted, wanted)
-            self.short = False
+            self._allotted = self._allot(self._file, self._allotted, size)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self.short = True
-            if end > self._allotted:
-                raise
+            return False
+        return True
 
     def _allot(self, file: int, old: int, new: int) -> int:
         try:
