@@ -17,7 +17,7 @@ from msgspec import Struct
 from broker import letters
 from broker.arena import Arena
 from broker.core.access import forbidden
-from broker.core.actions import Action, EndRun, Note, Reply, Send, StepMetrics
+from broker.core.actions import Action, Detach, EndRun, Forget, Keep, Note, Reply, Send, StepMetrics, Store
 from broker.core.events import (
     Damaged,
     DiskFull,
@@ -40,9 +40,10 @@ from broker.recovery import encode_state, recover
 from broker.reports import Reports
 from broker.status import status
 from broker.transport import Transport
-from schemas.codec import Frame, check_header, decode_client_message, encode_message
+from schemas.codec import MESSAGE_BYTES_MAX, Frame, check_header, decode_client_message, encode_message
 from schemas.errors import InvariantError, WireError
-from schemas.messages import Bye, ClientMessage, Commit, Committed, DeadAsked, DeadRetry, Hello, Refuse, Status, StatusAsked, StopAsked
+from schemas.header import Header
+from schemas.messages import Bye, Commit, Committed, DeadAsked, DeadRetry, Hello, Refuse, Status, StatusAsked, StopAsked
 
 GAUGE_SECONDS = 5.0
 """How often the live broker checks its own invariants: a few milliseconds each time."""
@@ -58,6 +59,8 @@ ACKNOWLEDGE_SECONDS = 0.02
 BEHIND_SECONDS = 0.1
 """How long the loop waits for a disk that has fallen behind, before it looks at the time again."""
 
+FOR_ARENA = (Keep, Store, Forget, Detach)
+
 log = structlog.get_logger()
 
 
@@ -68,6 +71,8 @@ class Waiting(Struct, frozen=True):
     identity: bytes = b""
     frames: tuple[Frame, ...] = ()
     metrics: StepMetrics | None = None
+    committed: int = 0
+    """Instead of frames: all numbered messages up to this one are taken."""
 
 
 class Driver:
@@ -83,6 +88,8 @@ class Driver:
         self._arena = Arena()
         self._outbox: deque[Waiting] = deque()
         self._commit_batch = commit_batch
+        self._identities: dict[str, tuple[str, bytes]] = {}
+        """Incarnation and routing id, by client."""
         self._refused = 0
         """Messages refused at the door since the last tick."""
         self._unwanted = 0
@@ -168,7 +175,7 @@ class Driver:
             log.warning("does_not_read", sender=repr(identity[:80]))
             self._handle(Received(sender=identity.decode(errors="replace"), message=Bye(reason="does not read")), (), identity)
 
-    def _take_in(self) -> list[tuple[bytes, list[bytes]]]:
+    def _take_in(self) -> list[tuple[bytes, list[Frame]]]:
         """What arrived; nothing while too much waits for the disk, so that memory stays bounded and clients wait instead."""
         if self._journal.is_behind:
             self._journal.pause(min(BEHIND_SECONDS, self._tick_at - self.now()))
@@ -179,12 +186,16 @@ class Driver:
         """Ends the run as a client's `StopAsked` would; safe to call from a signal handler."""
         self._stop_reason = reason
 
-    def _receive(self, identity: bytes, frames: list[bytes]) -> None:
+    def _receive(self, identity: bytes, frames: list[Frame]) -> None:
         try:
             sender = identity.decode()
             message = decode_client_message(frames[0] if frames else b"")
         except (WireError, UnicodeDecodeError) as error:
             self._refuse(identity, str(error))
+            return
+        if isinstance(message, Commit):  # nine of ten messages
+            event = self._committed(sender, message, frames)
+            self._handle(event, frames[1:] if isinstance(event, Received) else (), identity, message.puts)
             return
         holder = self._transport.holder(identity)
         key, roles = ("", None) if holder is None else (holder.name, holder.roles)
@@ -200,21 +211,19 @@ class Driver:
         if isinstance(message, Hello | StopAsked | DeadRetry):
             self._handle(Received(sender=sender, message=message, key=key, roles=roles), (), identity)
             return
-        self._handle(self._event(sender, message, frames[1:]), frames[1:], identity)
+        self._handle(Received(sender=sender, message=message), (), identity)
 
     def _letters(self, asked: DeadAsked) -> list[Frame]:
         found, message = letters.answer(self._state, asked, self.now())
         return [encode_message(found), *(self._arena.frames_kept(message) if message is not None else ())]
 
-    def _event(self, sender: str, message: ClientMessage, frames: list[bytes]) -> Event:
-        if not isinstance(message, Commit):
-            return Received(sender=sender, message=message)
+    def _committed(self, sender: str, commit: Commit, frames: list[Frame]) -> Received | Malformed:
         try:
-            check_puts(message, frames)
+            check_puts(commit, frames[1:], len(frames[0]))
         except WireError as error:
             log.warning("bad_frames", sender=sender, detail=str(error))
-            return Malformed(sender=sender, epoch=message.epoch, seq=message.seq, detail=str(error))
-        return Received(sender=sender, message=message)
+            return Malformed(sender=sender, epoch=commit.epoch, seq=commit.seq, detail=str(error))
+        return Received(sender=sender, message=commit)
 
     def _refuse(self, identity: bytes, detail: str, reason: str = "bad_message") -> None:
         self._refused += 1
@@ -222,34 +231,51 @@ class Driver:
             log.warning(reason, sender=repr(identity[:80]), detail=detail[:200])
         self._transport.send(identity, [encode_message(Refuse(reason=reason, detail=detail[:500], fatal=True))])
 
-    def _handle(self, event: Event, frames: Sequence[bytes] = (), identity: bytes = b"") -> None:
-        """Journals, steps, and puts what is to be sent into the outbox."""
+    def _handle(self, event: Event, frames: Sequence[Frame] = (), identity: bytes = b"", puts: tuple[Header, ...] = ()) -> None:
+        """Journals, steps, and puts what is to be sent into the outbox. `frames` are those of a commit's `puts`."""
         now = self.now()
-        kept = frames if isinstance(event, Received) and isinstance(event.message, Commit) else ()
-        number = self._journal.append(encode_event(event), now, kept)
+        number = self._journal.append(encode_event(event), now, frames)
+        if isinstance(event, Received) and isinstance(event.message, Hello):
+            self._take_back(identity)
         actions = step(self._state, event, now)
-        self._carry_out(event, actions, kept, identity, number)
+        self._carry_out(actions, puts, frames, identity, number)
         self._hurry(event, actions)
 
-    def _carry_out(self, event: Event, actions: list[Action], frames: Sequence[bytes], identity: bytes, number: int) -> None:
+    def _take_back(self, identity: bytes) -> None:
+        """What has not left yet for a client that says hello never will: the core answers a hello from the state, and counts as lost what
+        was on its way. Sent after all, a delivery would be worked on and then come again."""
+        self._outbox = deque(waiting for waiting in self._outbox if waiting.identity != identity)
+
+    def _carry_out(self, actions: list[Action], puts: tuple[Header, ...], frames: Sequence[Frame], identity: bytes, number: int) -> None:
         """In order: frames are looked up when their message is ordered, for a later action may forget them."""
-        puts = puts_of(event)
         for action in actions:
             if isinstance(action, Send):
-                self._outbox.append(Waiting(number, self._identity(action.client), self._frames(action)))
+                self._order(action, number)
+            elif isinstance(action, FOR_ARENA):
+                self._arena.take(action, puts, frames, self._journal.last_position)
             elif isinstance(action, Reply):
                 self._outbox.append(Waiting(number, identity, (encode_message(action.message),)))
             elif isinstance(action, Note):
                 (log.debug if action.kind in QUIET_NOTES else log.info)(action.kind, **action.numbers)
             elif isinstance(action, StepMetrics):
                 self._outbox.append(Waiting(number, metrics=action))
-            elif isinstance(action, EndRun):
-                self._ended, self._running = action.failure, False
             else:
-                self._arena.take(action, puts, frames, self._journal.last_position)
+                self._ended, self._running = action.failure, False
+
+    def _order(self, action: Send, number: int) -> None:
+        """Puts a message into the outbox. `Committed` is cumulative: the last one that leaves with others for a client says it all."""
+        identity, message = self._identity(action.client), action.message
+        if isinstance(message, Committed):
+            self._outbox.append(Waiting(number, identity, committed=message.seq))
+        else:
+            self._outbox.append(Waiting(number, identity, self._frames(action)))
 
     def _identity(self, client: str) -> bytes:
-        return f"{client}/{self._state.clients[client].incarnation}".encode()
+        incarnation = self._state.clients[client].incarnation
+        known = self._identities.get(client)
+        if known is None or known[0] != incarnation:
+            known = self._identities[client] = (incarnation, f"{client}/{incarnation}".encode())
+        return known[1]
 
     def _frames(self, action: Send) -> tuple[Frame, ...]:
         return (encode_message(action.message), *(frame for part in action.attach for frame in self._arena.frames_of(part)))
@@ -274,13 +300,18 @@ class Driver:
     def _release(self) -> None:
         """Lets out what has become durable. Raises JournalError where the disk has failed."""
         self._journal.settle()
-        durable = self._journal.durable
-        while self._outbox and self._outbox[0].number <= durable:
-            waiting = self._outbox.popleft()
-            if waiting.metrics is not None:
-                self._reports.step(waiting.metrics.step, waiting.metrics.metrics)
-            else:
+        durable, outbox = self._journal.durable, self._outbox
+        committed: dict[bytes, int] = {}
+        while outbox and outbox[0].number <= durable:
+            waiting = outbox.popleft()
+            if waiting.committed:
+                committed[waiting.identity] = waiting.committed
+            elif waiting.metrics is None:
                 self._transport.send(waiting.identity, waiting.frames)
+            else:
+                self._reports.step(waiting.metrics.step, waiting.metrics.metrics)
+        for identity, seq in committed.items():
+            self._transport.send(identity, [encode_message(Committed(seq=seq))])
 
     def _checkpoint(self) -> None:
         self._journal.checkpoint(encode_state(self._state), self._arena.contents(), self.now())
@@ -308,17 +339,30 @@ class Driver:
 
 def urgency(event: Event, actions: Sequence[Action]) -> float | None:
     """Seconds within which the event's commit is to begin; None where it need not for its own sake."""
-    sent = [action for action in actions if isinstance(action, Send | Reply)]
-    if any(not isinstance(action.message, Committed) for action in sent) or puts_of(event) or any(isinstance(a, EndRun) for a in actions):
+    if puts_of(event):
         return 0.0
-    return ACKNOWLEDGE_SECONDS if sent else None
+    worth = None
+    for action in actions:
+        if isinstance(action, Send | Reply):
+            if not isinstance(action.message, Committed):
+                return 0.0
+            worth = ACKNOWLEDGE_SECONDS
+        elif isinstance(action, EndRun):
+            return 0.0
+    return worth
 
 
-def check_puts(commit: Commit, frames: Sequence[Frame]) -> None:
-    """Raises WireError where `frames` are not exactly those that the headers describe."""
-    if sum(len(header.frames) for header in commit.puts) != len(frames):
-        raise WireError(f"{len(frames)} frames follow; the headers describe {sum(len(h.frames) for h in commit.puts)}")
+def check_puts(commit: Commit, frames: Sequence[Frame], message_bytes: int = MESSAGE_BYTES_MAX) -> None:
+    """Raises WireError where `frames` are not exactly those that the headers describe. `message_bytes`: size of the message that they
+    came in, which bounds the headers'."""
+    if len(commit.puts) == 1:
+        check_header(commit.puts[0], frames, message_bytes)
+        return
+    described = sum(len(header.frames) for header in commit.puts)
+    if described != len(frames):
+        raise WireError(f"{len(frames)} frames follow; the headers describe {described}")
     start = 0
     for header in commit.puts:
-        check_header(header, frames[start : start + len(header.frames)])
-        start += len(header.frames)
+        end = start + len(header.frames)
+        check_header(header, frames[start:end], message_bytes)
+        start = end

@@ -8,6 +8,7 @@ the allow-list who introduced that routing id.
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import socket
@@ -29,11 +30,19 @@ LINGER_MS = 500
 """The last orders of a run leave within this; a peer that is gone does not hold the broker longer."""
 ZERO_COPY_BYTES = 65_536
 """From here on handing the buffer to the I/O thread is cheaper than a copy."""
+VIEW_BYTES = 8_193
+"""Frames from here on stay where the socket received them. Smaller ones share a block of 8 KiB with their neighbours: kept for long, each would
+hold all of it."""
+MORE = zmq.NOBLOCK | zmq.SNDMORE
 WANTED_FILES = 65_536
 UNREAD_MESSAGES = 1_000
 """Messages of one connection that wait in memory; then its sender waits. libzmq counts whole messages only."""
 UNSENT_MESSAGES = 16_384
 """Messages to one connection that wait in memory: several times what credits allow to the busiest client."""
+PING_MS = 3_000
+PING_TIMEOUT_MS = 12_000
+"""A connection that answers no ping for so long is closed: its machine is gone, or a newer connection has its routing id. ZeroMQ tells that one
+nothing and reads it no further; closed, it comes back and hears that it is fenced. Longer than `broker.dead_s`: silence is judged there."""
 HANDSHAKE_MS = 10_000
 """Whoever connects and does not introduce itself is cut off."""
 NOBODY = Allowed(public="", roles=())
@@ -54,10 +63,14 @@ class Transport:
         self._router.setsockopt(zmq.SNDHWM, UNSENT_MESSAGES)
         self._router.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
         self._router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self._router.setsockopt(zmq.HEARTBEAT_IVL, PING_MS)
+        self._router.setsockopt(zmq.HEARTBEAT_TIMEOUT, PING_TIMEOUT_MS)
         self._router.setsockopt(zmq.LINGER, LINGER_MS)
         self._router.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._router.setsockopt(zmq.BACKLOG, 4096)
         self._router.setsockopt(zmq.IPV6, int("[" in endpoint))
+        # Without the checks that pyzmq's own method makes for other kinds of sockets: half of what a frame costs.
+        self._put = functools.partial(zmq.backend.Socket.send, self._router)
         self._doorkeeper: Doorkeeper | None = None
         self._taken_over: set[bytes] = set()
         self._choked: set[bytes] = set()
@@ -80,15 +93,16 @@ class Transport:
         """`receive` also returns once `descriptor` is readable."""
         self._poller.register(descriptor, zmq.POLLIN)
 
-    def receive(self, timeout_s: float) -> list[tuple[bytes, list[bytes]]]:
-        """Waits up to `timeout_s`, then takes what is there, bounded: (routing id, frames) in order of arrival."""
+    def receive(self, timeout_s: float) -> list[tuple[bytes, list[Frame]]]:
+        """Waits up to `timeout_s`, then takes what is there, bounded: (routing id, frames) in order of arrival. Large frames are views of
+        what the socket received, and leave again without a copy."""
         if self._router not in dict(self._poller.poll(max(0, int(timeout_s * 1000)))):
             return []
-        taken: list[tuple[bytes, list[bytes]]] = []
+        taken: list[tuple[bytes, list[Frame]]] = []
         size = 0
         while len(taken) < DRAIN_MESSAGES and size < DRAIN_BYTES:
             try:
-                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK) if self._doorkeeper is None else self._receive_checked()
+                identity, frames = self._receive_unchecked() if self._doorkeeper is None else self._receive_checked()
             except zmq.Again:
                 break
             if identity:
@@ -96,19 +110,32 @@ class Transport:
             size += sum(map(len, frames)) + 1
         return taken
 
-    def _receive_checked(self) -> list[bytes]:
+    def _receive_unchecked(self) -> tuple[bytes, list[Frame]]:
+        """One message, whoever sent it."""
+        return self._router.recv(zmq.NOBLOCK), self._rest()
+
+    def _rest(self) -> list[Frame]:
+        """The frames behind a routing id: there is one at least."""
+        receive, frames = self._router.recv, []
+        while True:
+            frame = receive(zmq.NOBLOCK, False)
+            frames.append(frame.bytes if len(frame) < VIEW_BYTES else frame.buffer)
+            if not frame.more:
+                return frames
+
+    def _receive_checked(self) -> tuple[bytes, list[Frame]]:
         """One message, whose key libzmq tells with the first frame; nobody's (an empty routing id) where that may not speak here."""
         assert self._doorkeeper is not None
         first = self._router.recv(zmq.NOBLOCK, copy=False)
-        frames = self._router.recv_multipart(zmq.NOBLOCK) if first.more else []
+        frames = self._rest() if first.more else []
         identity = first.bytes
         if self._doorkeeper.holder(identity, _public_key(first)) is not None:
             self._taken_over.discard(identity)
-            return [identity, *frames]
+            return identity, frames
         self._taken_over.discard(identity)
         self.send(identity, [FORBIDDEN])
         self._taken_over.add(identity)  # what is meant for its owner waits until the owner is back
-        return [b"", *frames]
+        return b"", frames
 
     def holder(self, identity: bytes) -> Allowed | None:
         """The key behind a routing id that has just spoken, one without roles if it was revoked; None where keys are not asked for."""
@@ -133,7 +160,10 @@ class Transport:
         if identity in self._taken_over:
             return False
         try:
-            self._router.send_multipart([identity, *frames], zmq.NOBLOCK, copy=max(map(len, frames)) < ZERO_COPY_BYTES)
+            self._put(identity, MORE)
+            last = len(frames) - 1
+            for index, frame in enumerate(frames):
+                self._post(frame, zmq.NOBLOCK if index == last else MORE)
         except zmq.ZMQError as error:
             if error.errno == zmq.EAGAIN:
                 self._choked.add(identity)
@@ -141,6 +171,17 @@ class Transport:
                 return False
             raise
         return True
+
+    def _post(self, frame: Frame, flags: int) -> None:
+        """One frame: shared with the socket where it came from it, or is large."""
+        if len(frame) < VIEW_BYTES:
+            self._put(frame, flags)
+            return
+        owner: object = frame.obj if isinstance(frame, memoryview) else None
+        if isinstance(owner, zmq.Frame) and len(owner) == len(frame):
+            self._put(owner, flags)
+        else:
+            self._put(frame, flags, len(frame) < ZERO_COPY_BYTES)
 
     def close(self) -> None:
         """Sends what is left, within `LINGER_MS`."""

@@ -28,6 +28,15 @@ MESSAGE_BYTES_MAX = 8 << 20
 FRAMES_MAX = 65_536
 """Most frames of one message."""
 
+HEADER_BYTES_SURE = HEADER_BYTES_MAX - 8
+"""A header in a message of this size is small enough however it was encoded: its one float takes up to eight bytes less as an integer."""
+
+_LAYOUTS = {
+    tag: (("msgpack", *kind.arrays.values()), tuple(np.dtype(dtype).itemsize for dtype in kind.arrays.values()))
+    for tag, kind in RECORDS.items()
+}
+"""By record: the dtypes of its frames, and the bytes of an item of each array."""
+
 _client_decoder = msgspec.msgpack.Decoder(ClientMessage)
 _broker_decoder = msgspec.msgpack.Decoder(BrokerMessage)
 _encoder = msgspec.msgpack.Encoder()
@@ -91,6 +100,9 @@ def frame_infos(record: Record, frames: Sequence[Frame]) -> tuple[FrameInfo, ...
 
 def frames_digest(frames: Sequence[Frame]) -> int:
     """xxh3-64 over the frames, in order."""
+    if len(frames) == 1:
+        value: int = xxhash.xxh3_64_intdigest(frames[0])
+        return value
     state = xxhash.xxh3_64()
     for frame in frames:
         state.update(frame)
@@ -106,25 +118,27 @@ def make_header(record: Record, frames: Sequence[Frame], *, pipeline: str, queue
     )  # fmt: skip
 
 
-def check_header(header: Header, frames: Sequence[Frame]) -> None:
-    """Raises WireError where `frames` are not what `header` says, or the header is of another schema."""
+def check_header(header: Header, frames: Sequence[Frame], message_bytes: int = MESSAGE_BYTES_MAX) -> None:
+    """Raises WireError where `frames` are not what `header` says, or the header is of another schema. `message_bytes`: size of the message
+    that it stood in, if known: what is that small need not be measured."""
     if header.record not in RECORDS:
         raise WireError(f"unknown record {header.record!r}; known: {', '.join(RECORDS)}")
     if header.fingerprint != fingerprint_of(header.record):
         raise WireError(f"{header.record}: fingerprint {header.fingerprint} is not this build's {fingerprint_of(header.record)}")
-    if len(_encoder.encode(header)) > HEADER_BYTES_MAX:
+    if message_bytes > HEADER_BYTES_SURE and len(_encoder.encode(header)) > HEADER_BYTES_MAX:
         raise WireError(f"{header.record}: header above {HEADER_BYTES_MAX} bytes")
     _check_frames(header, frames)
 
 
 def _check_frames(header: Header, frames: Sequence[Frame]) -> None:
-    dtypes = ("msgpack", *RECORDS[header.record].arrays.values())
-    if tuple(info.dtype for info in header.frames) != dtypes:
-        raise WireError(f"{header.record}: frames {[info.dtype for info in header.frames]}, expected {list(dtypes)}")
-    if [info.bytes for info in header.frames] != [len(frame) for frame in frames]:
-        raise WireError(f"{header.record}: frame sizes {[len(f) for f in frames]} are not the header's {[i.bytes for i in header.frames]}")
-    for info in header.frames[1:]:
-        if info.shape != (info.bytes // np.dtype(info.dtype).itemsize,) or info.bytes % np.dtype(info.dtype).itemsize:
+    dtypes, sizes = _LAYOUTS[header.record]
+    infos = header.frames
+    if len(infos) != len(dtypes) or any(info.dtype != dtype for info, dtype in zip(infos, dtypes, strict=True)):
+        raise WireError(f"{header.record}: frames {[info.dtype for info in infos]}, expected {list(dtypes)}")
+    if len(frames) != len(infos) or any(info.bytes != len(frame) for info, frame in zip(infos, frames, strict=True)):
+        raise WireError(f"{header.record}: frame sizes {[len(f) for f in frames]} are not the header's {[i.bytes for i in infos]}")
+    for info, size in zip(infos[1:], sizes, strict=True):
+        if info.shape != (info.bytes // size,) or info.bytes % size:
             raise WireError(f"{header.record}: {info.bytes} bytes cannot hold {info.dtype}{list(info.shape)}")
     if header.digest is not None and header.digest != frames_digest(frames):
         raise WireError(f"{header.record}: frames do not match their digest; the message was damaged on its way")
