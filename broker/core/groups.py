@@ -15,6 +15,7 @@ def put_scored(crank: Crank, header: Header) -> int:
     ticket = crank.state.tickets[header.ticket or 0]
     ledger.move(ticket, Stand.SCORED)
     ticket.reward = header.reward
+    crank.state.ledger.failed_in_a_row = 0
     if ticket.purpose == "eval":
         evaluations.scored(crank, ticket)
         return 0

@@ -32,6 +32,10 @@ ARROWS: dict[Stand, frozenset[Stand]] = {
 }
 
 
+MAX_FAILED_IN_A_ROW = 64
+"""With retries that is some two hundred failures and not one success: the cause is in the code or the config, not in a ticket."""
+
+
 def move(ticket: Ticket, to: Stand) -> None:
     """Moves a ticket along one arrow; raises InvariantError, changing nothing, where there is none."""
     if to not in ARROWS[ticket.stand]:
@@ -56,6 +60,10 @@ def fail(crank: Crank, ticket: Ticket, boundary: str, reason: str) -> None:
     failed = crank.state.ledger.failed
     failed[boundary] = failed.get(boundary, 0) + 1
     crank.note("ticket_failed", ticket=ticket.id, boundary=boundary, reason=reason)
+    crank.state.ledger.failed_in_a_row += 1
+    if crank.state.ledger.failed_in_a_row >= MAX_FAILED_IN_A_ROW:
+        crank.fail_run(boundary, f"{MAX_FAILED_IN_A_ROW} tickets in a row failed, the last one with: {reason}",
+                       "mend what fails, or try it alone: `tidemill dead list` shows each with its history")  # fmt: skip
     _end(crank, ticket, f"failed({boundary})")
 
 

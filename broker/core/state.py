@@ -7,6 +7,7 @@ broker's own clock.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -120,6 +121,10 @@ class Queue(Struct, kw_only=True):
     waited_s: float = 0.0
     """Seconds in the queue, summed over deliveries."""
     waiting: Waiting = field(default_factory=Waiting)
+
+    def __post_init__(self) -> None:
+        """Both are taken from the front: a plain dict would look past all that was taken before."""
+        self.ready, self.back = OrderedDict(self.ready), OrderedDict(self.back)
 
 
 class Lease(Struct, kw_only=True):
@@ -280,6 +285,8 @@ class Ledger(Struct, kw_only=True):
     evaluated: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
+    failed_in_a_row: int = 0
+    """Since a ticket was last scored."""
     lengths: dict[str, dict[int, int]] = field(default_factory=dict)
     """By ending, tickets per power of two of their tokens: a bias against long episodes shows here."""
     charged: int = 0
@@ -297,8 +304,8 @@ class Failed(Struct, kw_only=True, frozen=True):
     advice: str = ""
 
 
-class State(Struct, kw_only=True):
-    """All of it."""
+class State(Struct, kw_only=True, dict=True):
+    """All of it. What is derived from it (`core/index.py`) hangs beside it and is not encoded."""
 
     settings: Settings
     config: dict[str, Json]

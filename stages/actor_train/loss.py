@@ -34,6 +34,8 @@ class LossSettings:
     clip_low: float
     clip_high: float
     kl_coefficient: float
+    aggregation: str = "token_mean"
+    """How token losses become one: a name in `AGGREGATIONS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,15 @@ def kl_to_reference(logprobs_N: Tensor, reference_N: Tensor | None) -> Tensor:
     return k3 + (k2 - k2.detach())
 
 
+def token_mean(losses: Tensor, token_denominator: int) -> Tensor:
+    """Every token of the step weighs the same (DAPO). The denominator is the plan's: splitting into micro-batches changes nothing."""
+    return losses.sum() / token_denominator
+
+
+AGGREGATIONS = {"token_mean": token_mean}
+"""By the name that `algorithm.aggregation` takes."""
+
+
 def step_loss(losses: TokenLosses, settings: LossSettings, token_denominator: int) -> Tensor:
     """Scalar: this micro-batch's part of the step's loss."""
-    return (losses.policy + settings.kl_coefficient * losses.kl).sum() / token_denominator
+    return AGGREGATIONS[settings.aggregation](losses.policy + settings.kl_coefficient * losses.kl, token_denominator)

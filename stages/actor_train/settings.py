@@ -51,7 +51,12 @@ def train_settings(config: dict[str, Any]) -> TrainSettings:
         weight_decay=algorithm.weight_decay,
         warmup_steps=algorithm.warmup_steps,
         gradient_clip=algorithm.gradient_clip,
-        loss=LossSettings(clip_low=algorithm.clip_low, clip_high=algorithm.clip_high, kl_coefficient=algorithm.kl_coefficient),
+        loss=LossSettings(
+            clip_low=algorithm.clip_low,
+            clip_high=algorithm.clip_high,
+            kl_coefficient=algorithm.kl_coefficient,
+            aggregation=algorithm.aggregation,
+        ),
         checkpoint_every=stage.checkpoint_every,
         keep_checkpoints=stage.keep_checkpoints,
         seed=pipeline.run.seed,

@@ -175,7 +175,7 @@ def test_an_ordinary_refusal_is_an_answer(broker: ScriptedBroker, member: Member
 
 
 def test_a_refusal_for_good_ends_the_stage_with_the_brokers_words(broker: ScriptedBroker, member: Member, peer: Peer) -> None:
-    broker.welcome()
+    ready(broker)
     broker.say(Refuse(reason="schema", detail="install the same version", fatal=True))
     until(lambda: not member.at_work, "the stage ends", member.story)
     assert isinstance(member.error, BrokerRefusedError)
