@@ -1,4 +1,6 @@
-"""Who waits for whom, on what, since when: sentences drawn from the state. Pure; asked by the live view when nothing moves."""
+"""Who waits for whom, on what, since when: sentences drawn from the state. Pure; asked by the live view when nothing
+moves.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The project's errors: one base, one subclass per boundary.
 
-Each message says what happened, where, and what to do. An error of another type that reaches a process's error boundary is our own bug.
+Each message says what happened, where, and what to do. An error of another type that reaches a process's error boundary
+is our own bug.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fingerprints of all records: mixed versions refuse each other at hello instead of misreading each other later.
 
-A fingerprint is the first 32 bits of xxh3-64 over a record's tag, field names, types, defaults and array dtypes. `schema.lock` beside this
-file holds them as last agreed; `python -m schemas.lock` writes it anew, and a test fails while it differs from the code.
+A fingerprint is the first 32 bits of xxh3-64 over a record's tag, field names, types, defaults and array dtypes.
+`schema.lock` beside this file holds them as last agreed; `python -m schemas.lock` writes it anew, and a test fails
+while it differs from the code.
 """
 
 from __future__ import annotations
