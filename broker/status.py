@@ -107,10 +107,11 @@ def summary(state: State, now: float) -> dict[str, Any]:
     done = [e for e in state.evaluations if e.scored + e.failed == e.problems and e.problems]
     before = next((e for e in done if e.version == 0), None)
     after = next((e for e in reversed(done) if e.version == state.trainer.step and e.version > 0), None)
-    trained = (state.last_step_at or 0.0) - (state.first_train_at or 0.0) if state.last_step_at and state.first_train_at is not None else 0.0
+    trained = state.last_step_at - state.first_train_at if state.last_step_at and state.first_train_at is not None else 0.0
     return {
         "pipeline": state.settings.pipeline, "seed": state.settings.seed, "ended": _ended(state), "wall_seconds": now - state.started_at,
-        "accuracy_before": evaluations.accuracy(before) if before else None, "accuracy_after": evaluations.accuracy(after) if after else None,
+        "accuracy_before": evaluations.accuracy(before) if before else None,
+        "accuracy_after": evaluations.accuracy(after) if after else None,
         "evaluation_problems": state.settings.evaluation_problems, "train_seconds": trained, "steps": state.trainer.step,
         "steps_asked": state.settings.steps, "goodput_tokens_per_second": goodput(state), "trained_tokens": state.ledger.trained_tokens,
         "lineage": state.trainer.lineage, "ledger": ledger_counts(state), "time": _where_time_went(state), "failure": failure(state),

@@ -37,7 +37,8 @@ def _missing(state: State, now: float) -> list[str]:
 
 
 def _suspects(state: State, now: float) -> list[str]:
-    return [f"{c.name} is silent, {_ago(now - c.last_seen)}: hung, frozen or cut off" for c in state.clients.values() if c.connected and c.suspect]
+    silent = [client for client in state.clients.values() if client.connected and client.suspect]
+    return [f"{client.name} is silent, {_ago(now - client.last_seen)}: hung, frozen or cut off" for client in silent]
 
 
 def _versions(state: State) -> list[str]:
@@ -60,7 +61,8 @@ def _queues(state: State, now: float) -> list[str]:
         if head is not None:
             consumers = ", ".join(c.name for c in state.clients.values() if c.connected and c.role in EDGES[name].consumers)
             age = now - state.messages[head].put_at
-            sentences.append(f"{len(queue.ready) + len(queue.back)} on {name} wait for {consumers or EDGES[name].consumers[0]}, {_ago(age)}")
+            depth = len(queue.ready) + len(queue.back)
+            sentences.append(f"{depth} on {name} wait for {consumers or EDGES[name].consumers[0]}, {_ago(age)}")
         oldest = min((lease for lease in state.leases.values() if lease.queue == name), key=lambda lease: lease.granted_at, default=None)
         if oldest is not None and name != "tickets":
             sentences.append(f"{oldest.client} works on {queue.leased} of {name}, the oldest {_ago(now - oldest.granted_at)}")

@@ -24,7 +24,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
 
 
 class Numbered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that must arrive exactly once: the broker takes a client's numbers in order, one after the other, and answers `Committed`."""
+    """A message that must arrive exactly once: the broker takes a client's numbers in order and answers `Committed`."""
 
     epoch: int = 0
     """From the welcome."""

@@ -140,7 +140,8 @@ class Loop:
         self._hung_since = self._hung_since or now
         log.warning("not_responsive", waiting=self._stage.waiting(), seconds=round(now - self._hung_since, 1))
         if now - self._hung_since > self._dead_s:
-            raise HungError(f"{self._stage.waiting()}; nothing moved for {now - self._hung_since:.0f} s, so this process ends and is started anew")
+            seconds = f"{now - self._hung_since:.0f} s"
+            raise HungError(f"{self._stage.waiting()}; nothing moved for {seconds}, so this process ends and is started anew")
 
     # --- what arrives -------------------------------------------------------------------------------------------------------
 
