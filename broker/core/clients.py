@@ -142,7 +142,7 @@ def _register(crank: Crank, hello: Hello) -> Client:
 
 def _settle_leases(crank: Crank, client: Client, hello: Hello) -> tuple[int, ...]:
     """Leases that the client still holds go on; others of it go back; those it holds in error are returned."""
-    mine = {lease.id for lease in crank.state.leases.values() if lease.client == client.name}
+    mine = set(crank.index.leases_of(client.name))
     for lease in sorted(mine.difference(hello.holds)):  # told so: its delivery may have crossed the hello, and would be worked on for nobody
         crank.send(client.name, Abort(lease=lease))
         leases.lose(crank, lease, "not held")

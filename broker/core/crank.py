@@ -7,6 +7,7 @@ end.
 from __future__ import annotations
 
 from broker.core.actions import Action, Attachment, Forget, Note, Send
+from broker.core.index import index_of
 from broker.core.state import Failed, Queued, State
 from schemas.messages import BrokerMessage
 
@@ -14,10 +15,11 @@ from schemas.messages import BrokerMessage
 class Crank:
     """State, the event's time, and the orders so far."""
 
-    __slots__ = ("dirty", "now", "offer_due", "out", "plan_due", "sender", "spared", "state", "thinned", "touched")
+    __slots__ = ("dirty", "index", "now", "offer_due", "out", "plan_due", "sender", "spared", "state", "thinned", "touched")
 
     def __init__(self, state: State, now: float) -> None:
         self.state = state
+        self.index = index_of(state)
         self.now = now
         self.out: list[Action] = []
         self.dirty: set[str] = set()
@@ -49,12 +51,13 @@ class Crank:
 
     def forget(self, *messages: int | None) -> None:
         """These messages' frames are needed by nobody."""
-        gone = tuple(message for message in messages if message)
+        gone = [message for message in messages if message]
         for message in gone:
             self.state.messages.pop(message, None)
-        gone = tuple(message for message in gone if message not in self.spared)
+        if self.spared:
+            gone = [message for message in gone if message not in self.spared]
         if gone:
-            self.out.append(Forget(gone))
+            self.out.append(Forget(tuple(gone)))
 
     def progressed(self) -> None:
         """Something moved: the stall notice starts over."""
@@ -68,18 +71,19 @@ class Crank:
 
     def enqueue(self, message: Queued) -> None:
         """Puts a new message at the end of its queue."""
-        self.state.messages[message.id] = message
-        queue = self.state.queues[message.queue]
+        state, now = self.state, self.now
+        state.messages[message.id] = message
+        queue = state.queues[message.queue]
         queue.ready[message.id] = None
         queue.puts += 1
         if queue.last_put_at is not None:
-            gap = self.now - queue.last_put_at
-            spread = abs(gap - (queue.interval_s if queue.interval_s is not None else gap))
-            queue.jitter_s = smoothed(queue.jitter_s, spread)
+            gap = now - queue.last_put_at
+            mean = queue.interval_s if queue.interval_s is not None else gap
+            queue.jitter_s = queue.jitter_s * KEEP + abs(gap - mean) * (1.0 - KEEP)
             queue.interval_s = smoothed(queue.interval_s, gap)
-        queue.last_put_at = self.now
+        queue.last_put_at = now
         self.dirty.add(message.queue)
-        self.progressed()
+        state.progress_at = now
 
     def give_back(self, message: Queued) -> None:
         """Returns a message whose lease was lost, ahead of those not yet delivered."""
@@ -91,10 +95,11 @@ class Crank:
 HALF_LIFE_EVENTS = 16.0
 """Smoothing of signals: a queue's pace is seen within a step, one straggler is not mistaken for a trend."""
 
+KEEP: float = 0.5 ** (1.0 / HALF_LIFE_EVENTS)
+
 
 def smoothed(old: float | None, value: float) -> float:
     """Exponential mean with a half-life of `HALF_LIFE_EVENTS` values."""
     if old is None:
         return value
-    keep: float = 0.5 ** (1.0 / HALF_LIFE_EVENTS)
-    return old * keep + value * (1.0 - keep)
+    return old * KEEP + value * (1.0 - KEEP)

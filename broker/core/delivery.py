@@ -6,58 +6,47 @@ the session. What was given back goes before what was never delivered. Eval tick
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
-from broker.core import leases, ledger, sessions, waiting
+from broker.core import leases, ledger, sessions
 from broker.core.actions import Attachment
 from broker.core.crank import Crank
 from broker.core.state import Client, Lease, Queue, Queued, Session, Stand, State
 from broker.policy.placement import ReplicaView, place
-from schemas.edges import EDGES, Delivery, Role
+from schemas.edges import EDGES, Delivery
 from schemas.header import Header
 from schemas.messages import Deliver
 
 
 def serve(crank: Crank) -> None:
     """Delivers all that can be delivered on the queues touched in this step."""
-    for queue in sorted(crank.dirty):
-        kind = EDGES[queue].delivery
-        if kind is Delivery.FAIR:
-            _serve_fair(crank, queue)
-        elif kind is Delivery.PLACED:
-            _serve_turns(crank)
-        elif kind is Delivery.KEYED:
-            _serve_actions(crank)
+    crank.index.settle(crank.state, crank.touched)
+    for name in sorted(crank.dirty):
+        queue = crank.state.queues[name]
+        if queue.ready or queue.back:
+            _SERVE[EDGES[name].delivery](crank, name, queue)
 
 
-def _pop_first(queue: Queue) -> int | None:
-    for part in (queue.back, queue.ready):
-        if part:
-            first = next(iter(part))
-            del part[first]
-            return first
-    return None
+def _pop_first(queue: Queue) -> int:
+    part = queue.back or queue.ready
+    first = next(iter(part))
+    del part[first]
+    return first
 
 
-def _consumers(crank: Crank, queue: str) -> list[Client]:
-    """Those that had room after the last step, and those of which that may have changed since: never a look at all clients."""
-    clients = crank.state.clients
-    names = {**crank.state.queues[queue].waiting.free, **dict.fromkeys(sorted(crank.touched))}
-    return [clients[name] for name in names if waiting.has_room(clients[name], queue)]
-
-
-def _serve_fair(crank: Crank, name: str) -> None:
-    queue = crank.state.queues[name]
+def _serve_fair(crank: Crank, name: str, queue: Queue) -> None:
+    line, clients = crank.index.fair[name], crank.state.clients
     while queue.back or queue.ready:
-        consumers = _consumers(crank, name)
-        if not consumers:
+        first = line.first()
+        if first is None:
             return
-        client = min(consumers, key=lambda c: (c.held.get(name, 0), c.name))
-        message = crank.state.messages[_pop_first(queue) or 0]
+        client, message = clients[first], crank.state.messages[_pop_first(queue)]
         if name == "tickets":
             _start_ticket(crank, message)
         lease = leases.grant(crank, client, message)
-        _deliver(crank, client.name, lease, message)
+        _deliver(crank, first, lease, message)
 
 
 def _start_ticket(crank: Crank, message: Queued) -> None:
@@ -80,43 +69,57 @@ def _with_attempt(state: State, message: Queued) -> Header:
     return replace(message.header, attempt=state.tickets[message.header.ticket or 0].attempt)
 
 
-def _serve_actions(crank: Crank) -> None:
+def _serve_actions(crank: Crank, _: str, queue: Queue) -> None:
     """Keyed: a session's one action is never refused for want of credit; it waits only while its env is away."""
     state = crank.state
-    queue = state.queues["actions"]
-    for message_id in [*queue.back, *queue.ready]:
-        message = state.messages[message_id]
-        client = state.clients.get(state.sessions[message.header.ticket or 0].env)
-        if client is None or not client.connected or not client.ready:
-            continue
-        queue.back.pop(message_id, None)
-        queue.ready.pop(message_id, None)
-        lease = leases.grant(crank, client, message)
-        _deliver(crank, client.name, lease, message)
+    for part in (queue.back, queue.ready):
+        taken = []
+        for message_id in part:
+            message = state.messages[message_id]
+            client = state.clients.get(state.sessions[message.header.ticket or 0].env)
+            if client is None or not client.connected or not client.ready:
+                continue
+            taken.append(message_id)
+            lease = leases.grant(crank, client, message)
+            _deliver(crank, client.name, lease, message)
+        for message_id in taken:
+            del part[message_id]
 
 
-def _serve_turns(crank: Crank) -> None:
+def _serve_turns(crank: Crank, _: str, queue: Queue) -> None:
+    """As far as there is room: what waits behind that is not looked at."""
     state = crank.state
-    queue = state.queues["turns"]
-    for message_id in [*queue.back, *queue.ready]:
-        replicas = _replicas(crank)
-        if not replicas:
-            return
-        message = state.messages[message_id]
-        session = state.sessions[message.header.ticket or 0]
-        chosen = place(session.replica, state.tickets[session.ticket].version, replicas)
-        if chosen is None:
-            continue
-        queue.back.pop(message_id, None)
-        queue.ready.pop(message_id, None)
-        _deliver_turn(crank, chosen.replica, session, message)
+    lines = crank.index.replicas
+    for part in (queue.back, queue.ready):
+        taken = []
+        for message_id in part:
+            if not any(line.held for line in lines.values()):
+                break
+            message = state.messages[message_id]
+            session = state.sessions[message.header.ticket or 0]
+            pinned = state.tickets[session.ticket].version
+            chosen = place(session.replica, pinned, _candidates(crank, session.replica, pinned))
+            if chosen is None:
+                continue
+            taken.append(message_id)
+            _deliver_turn(crank, chosen.replica, session, message)
+        for message_id in taken:
+            del part[message_id]
 
 
-def _replicas(crank: Crank) -> list[ReplicaView]:
-    return [
-        ReplicaView(name=c.name, in_flight=c.held.get("turns", 0), window=c.windows["turns"], installed=c.installed)
-        for c in _consumers(crank, "turns") if c.role == Role.ROLLOUT and c.installed is not None
-    ]  # fmt: skip
+def _candidates(crank: Crank, home: str | None, pinned: int | None) -> list[ReplicaView]:
+    """All that placement may choose from: the home replica, and of each version that will do the replica with the least to do."""
+    lines = crank.index.replicas
+    fitting = lines if pinned is None else {pinned: lines[pinned]} if pinned in lines else {}
+    names = {name: None for line in fitting.values() if (name := line.first()) is not None}
+    if home is not None and any(home in line.held for line in fitting.values()):
+        names[home] = None
+    return [_view(crank.state.clients[name]) for name in names]
+
+
+def _view(client: Client) -> ReplicaView:
+    return ReplicaView(name=client.name, in_flight=client.held.get("turns", 0), window=client.windows["turns"],
+                       installed=client.installed or 0)  # fmt: skip
 
 
 def _deliver_turn(crank: Crank, replica: str, session: Session, message: Queued) -> None:
@@ -128,3 +131,13 @@ def _deliver_turn(crank: Crank, replica: str, session: Session, message: Queued)
     context = tuple(Attachment(frame, tokens_only=True) for frame in missing)
     lease = leases.grant(crank, crank.state.clients[replica], message)
     _deliver(crank, replica, lease, message, held_tokens=sum(session.tokens[: session.held]), context=context)
+
+
+_SERVE: dict[Delivery, Callable[[Crank, str, Queue], None]] = {
+    Delivery.FAIR: _serve_fair,
+    Delivery.PLACED: _serve_turns,
+    Delivery.KEYED: _serve_actions,
+    Delivery.PLANNED: lambda crank, name, queue: None,
+    Delivery.EACH: lambda crank, name, queue: None,
+}
+"""Plans and installs go out by rules of their own."""

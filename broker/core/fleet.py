@@ -72,7 +72,7 @@ def lose_client(crank: Crank, client: Client, cause: str) -> None:
     client.windows, client.waiting, client.lost = {}, "", cause
     crank.touched.add(client.name)
     crank.note("client_lost", client=client.name, cause=cause)
-    for lease in [lease.id for lease in crank.state.leases.values() if lease.client == client.name]:
+    for lease in crank.index.leases_of(client.name):
         leases.lose(crank, lease, cause)
     if client.role == Role.ROLLOUT:
         for session in crank.state.sessions.values():

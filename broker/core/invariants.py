@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.core import dead, grants, ledger, waiting
+from broker.core import dead, grants, index, ledger, waiting
 from broker.core.state import Stand, State
 
 
 def violations(state: State) -> list[str]:
     """Every broken promise, as a sentence; empty where all hold. O(size of the state)."""
     return [*ledger.violations(state), *_places(state), *_holds(state), *_sessions(state), *grants.violations(state), *_budget(state),
-            *waiting.violations(state), *_dead(state)]  # fmt: skip
+            *waiting.violations(state), *_dead(state), *index.violations(state)]  # fmt: skip
 
 
 def _places(state: State) -> list[str]:

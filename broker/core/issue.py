@@ -58,21 +58,23 @@ def _seed(run_seed: int, purpose: str, task_index: int, version: int | None) -> 
     return mixed >> 1
 
 
-def admit_training(crank: Crank, in_use: list[int]) -> None:
-    """Admits as many training groups as the admission policy allows now. `in_use`: the versions that replicas have receipts for.
-    None while the disk is full: what is admitted already needs the room that is left."""
-    state = crank.state
-    if state.disk_full:
-        return
+def admit_training(crank: Crank) -> None:
+    """Admits as many training groups as the admission policy allows now. None while the disk is full: what is admitted already needs the
+    room that is left."""
+    state, index = crank.state, crank.index
     settings, trainer = state.settings, state.trainer
+    asked = (trainer.step, index.newest, index.oldest, state.groups_admitted, state.ledger.charged)
+    if state.disk_full or index.asked == asked:
+        return
     view = AdmissionView(
-        schedule=settings.schedule, committed_step=trainer.step, newest_in_use=max(in_use, default=None),
-        oldest_in_use=min(in_use, default=None), steps=settings.steps,
+        schedule=settings.schedule, committed_step=trainer.step, newest_in_use=index.newest,
+        oldest_in_use=index.oldest, steps=settings.steps,
         groups_per_step=settings.groups_per_step, max_lag=settings.max_lag, admitted=state.groups_admitted,
         room_bytes=settings.budget_bytes - state.ledger.charged, group_bytes=settings.members * ticket_bytes(state),
     )  # fmt: skip
     decision = admit(view)
     if not decision.groups:
+        index.asked = asked
         return
     crank.note("admission", groups=decision.groups, allowed=decision.allowed, admitted=view.admitted, bound=decision.reason)
     pinned = trainer.step if settings.schedule == "sync" else None

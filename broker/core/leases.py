@@ -21,21 +21,25 @@ def grant(crank: Crank, client: Client, message: Queued) -> Lease:
                   deadline=crank.now + seconds)  # fmt: skip
     state.next_lease += 1
     state.leases[lease.id] = lease
+    crank.index.granted(lease)
     client.held[message.queue] = client.held.get(message.queue, 0) + 1
     queue = state.queues[message.queue]
     queue.leased += 1
-    queue.wait_s = smoothed(queue.wait_s, crank.now - message.put_at)
-    queue.waited_s += crank.now - message.put_at
+    waited = crank.now - message.put_at
+    queue.wait_s = smoothed(queue.wait_s, waited)
+    queue.waited_s += waited
     queue.deliveries += 1
     crank.touched.add(client.name)
     message.deliveries += 1
     message.lease = lease.id
+    crank.index.settle(state, {client.name: client})
     return lease
 
 
 def acknowledge(crank: Crank, lease_id: int) -> Queued:
     """Ends a lease by its holder's commit; returns the message, which is out of its queue now."""
     lease = crank.state.leases.pop(lease_id)
+    crank.index.ended(lease)
     sessions.release_hold(crank, lease.client, lease.queue)
     queue = crank.state.queues[lease.queue]
     queue.service_s = smoothed(queue.service_s, crank.now - lease.granted_at)
@@ -49,6 +53,7 @@ def lose(crank: Crank, lease_id: int, cause: str) -> None:
     lease = crank.state.leases.pop(lease_id, None)
     if lease is None:
         return
+    crank.index.ended(lease)
     sessions.release_hold(crank, lease.client, lease.queue)
     crank.note("lease_lost", lease=lease.id, queue=lease.queue, client=lease.client, cause=cause)
     message = crank.state.messages[lease.message]

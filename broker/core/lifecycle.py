@@ -46,6 +46,7 @@ def enter(crank: Crank, phase: Phase) -> None:
 def advance(crank: Crank) -> None:
     """Takes every step that the state allows now."""
     state = crank.state
+    crank.index.settle(state, crank.touched)
     if state.phase not in (Phase.CLOSING, Phase.CLOSED) and (state.failure is not None or state.stop_reason is not None):
         _begin_closing(crank)
     if state.phase is Phase.STARTING:
@@ -74,7 +75,7 @@ def _leave_starting(crank: Crank) -> None:
 def _run(crank: Crank) -> None:
     state = crank.state
     if not _eval_tickets_waiting(state):
-        issue.admit_training(crank, versions.all_in_use(state))
+        issue.admit_training(crank)
     if crank.plan_due:
         plans.advance(crank)
     if state.trainer.step >= state.settings.steps and state.trainer.idle:

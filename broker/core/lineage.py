@@ -50,6 +50,7 @@ def _interrupt_replicas(crank: Crank, number: int) -> None:
         if client.role != Role.ROLLOUT or max(client.installed or 0, client.offered or 0) < number:
             continue
         client.installed = client.offered = None
+        crank.touched.add(client.name)
         for lease in [lease.id for lease in state.leases.values() if lease.client == client.name and lease.queue == "turns"]:
             crank.send(client.name, Abort(lease=lease))
             leases.lose(crank, lease, "lost_version")

@@ -11,8 +11,8 @@ from __future__ import annotations
 from broker.core import evaluations, groups, ledger, lineage
 from broker.core.actions import Attachment, StepMetrics
 from broker.core.crank import Crank
+from broker.core.index import index_of
 from broker.core.state import Client, Group, Stand, State, Step
-from schemas.edges import Role
 from schemas.messages import CheckpointSaved, GroupRewards, Plan, PlanVoided, StepCommitted, Voted
 
 MAX_VOIDS = 3
@@ -21,8 +21,9 @@ MAX_VOIDS = 3
 
 def trainer_client(state: State) -> Client | None:
     """The connected, ready trainer."""
-    for client in state.clients.values():
-        if client.role == Role.ACTOR_TRAIN and client.connected and client.ready:
+    for name in index_of(state).trainers:
+        client = state.clients[name]
+        if client.connected and client.ready:
             return client
     return None
 

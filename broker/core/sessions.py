@@ -86,6 +86,7 @@ def pull_out(crank: Crank, message_id: int) -> None:
     lease = state.leases.pop(message.lease, None) if message.lease is not None else None
     if lease is not None:
         message.lease = None
+        crank.index.ended(lease)
         release_hold(crank, lease.client, lease.queue)
         crank.send(lease.client, Abort(lease=lease.id))
 

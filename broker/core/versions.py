@@ -9,6 +9,7 @@ from __future__ import annotations
 from broker.core import evaluations, lineage
 from broker.core.actions import Attachment
 from broker.core.crank import Crank
+from broker.core.index import index_of
 from broker.core.state import Client, Installing, Queued, State
 from schemas.edges import Role
 from schemas.header import Header
@@ -113,6 +114,7 @@ def on_receipt(crank: Crank, client: Client, receipt: Receipt) -> None:
         on_install_failed(crank, client, InstallFailed(number=receipt.number, reason=f"receipt {receipt.digest} is not {digest}"))
         return
     client.installed = receipt.number
+    crank.touched.add(client.name)
     client.stats["install_failures"] = 0.0
     crank.note("installed", replica=client.name, version=receipt.number, seconds=receipt.seconds)
     crank.dirty.add("turns")
@@ -139,15 +141,11 @@ def expire(crank: Crank) -> None:
         if client.offered is None or not client.connected or crank.now < client.offered_at + RECEIPT_SECONDS:
             continue
         client.installed = None
+        crank.touched.add(client.name)
         reason = f"no receipt within {RECEIPT_SECONDS:.0f} s"
         on_install_failed(crank, client, InstallFailed(number=client.offered, reason=reason))
 
 
-def all_in_use(state: State) -> list[int]:
-    """The versions that connected replicas have receipts for."""
-    return [c.installed for c in state.clients.values() if c.role == Role.ROLLOUT and c.connected and c.installed is not None]
-
-
 def in_use(state: State) -> int | None:
     """The newest version that a connected replica has a receipt for."""
-    return max(all_in_use(state), default=None)
+    return index_of(state).newest
