@@ -7,12 +7,14 @@ dtype that the record does not name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import xxhash
+from msgspec import Struct
 
 from schemas.errors import WireError
 from schemas.header import HEADER_BYTES_MAX, FrameInfo, Header
@@ -31,11 +33,56 @@ FRAMES_MAX = 65_536
 HEADER_BYTES_SURE = HEADER_BYTES_MAX - 8
 """A header in a message of this size is small enough however it was encoded: its one float takes up to eight bytes less as an integer."""
 
-_LAYOUTS = {
-    tag: (("msgpack", *kind.arrays.values()), tuple(np.dtype(dtype).itemsize for dtype in kind.arrays.values()))
-    for tag, kind in RECORDS.items()
-}
-"""By record: the dtypes of its frames, and the bytes of an item of each array."""
+
+class _Layout(Struct, frozen=True):
+    """How one record lies on the wire, worked out once. Bodies are read and written as Structs of their own, in which each array is an
+    index: a hook for each array would cost more than all the rest."""
+
+    tag: str
+    arrays: tuple[tuple[str, np.dtype[Any]], ...]
+    indices: range
+    dtypes: list[str]
+    """Of all its frames."""
+    plain: Callable[[Record], tuple[Any, ...]]
+    """Fields that are no arrays, in order."""
+    names: tuple[str, ...]
+    """Their names."""
+    written: type[Any]
+    reader: msgspec.msgpack.Decoder[Any]
+
+
+def _layout_of(kind: type[Record]) -> _Layout:
+    tag = str(kind.__struct_config__.tag)
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    names = tuple(name for name in fields if name not in kind.arrays)
+    order = (*names, *kind.arrays)
+    if tuple(fields) != order:
+        raise TypeError(f"{kind.__name__}: its arrays have to be its last fields, in the order of `arrays`")
+    written = msgspec.defstruct(f"{kind.__name__}Body", order, tag=tag, frozen=True)
+    read = msgspec.defstruct(f"{kind.__name__}Read", [_as_read(fields[name], kind) for name in order], tag=tag, frozen=True, kw_only=True)
+    return _Layout(
+        tag=tag, arrays=tuple((name, np.dtype(dtype)) for name, dtype in kind.arrays.items()), indices=range(len(kind.arrays)),
+        dtypes=["msgpack", *kind.arrays.values()], plain=_getter(names), names=names, written=written,
+        reader=msgspec.msgpack.Decoder(read),
+    )  # fmt: skip
+
+
+def _as_read(field: msgspec.structs.FieldInfo, kind: type[Record]) -> tuple[str, Any] | tuple[str, Any, Any]:
+    wanted = int if field.name in kind.arrays else field.type
+    if field.default is not msgspec.NODEFAULT:
+        return field.name, wanted, field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.name, wanted, msgspec.field(default_factory=field.default_factory)
+    return field.name, wanted
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda record: tuple(getattr(record, name) for name in names)
+
+
+_LAYOUTS: dict[type[Record], _Layout] = {kind: _layout_of(kind) for kind in RECORDS.values()}
 
 _client_decoder = msgspec.msgpack.Decoder(ClientMessage)
 _broker_decoder = msgspec.msgpack.Decoder(BrokerMessage)
@@ -70,31 +117,33 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: Frame) -> Any:
 
 def encode_record(record: Record) -> list[Frame]:
     """`[body, array, ...]`. Raises WireError where an array has not its declared dtype or is not a vector."""
-    arrays: list[np.ndarray] = []
-    body = msgspec.msgpack.encode(record, enc_hook=_collect(record, arrays))
-    return [body, *(array.data.cast("B") if array.size else b"" for array in arrays)]
+    layout = _LAYOUTS[type(record)]
+    try:
+        body = _encoder.encode(layout.written(*layout.plain(record), *layout.indices))
+    except TypeError as error:
+        raise WireError(f"{type(record).__name__} holds what has no place on the wire: {error}") from error
+    return [body, *(_bytes_of(record, name, dtype) for name, dtype in layout.arrays)]
 
 
-def _collect(record: Record, arrays: list[np.ndarray]) -> Any:
-    dtypes = list(record.arrays.values())
-
-    def hook(value: Any) -> int:
-        if not isinstance(value, np.ndarray):
-            raise WireError(f"{type(record).__name__} holds a {type(value).__name__}, which has no place on the wire")
-        index = len(arrays)
-        if value.ndim != 1 or value.dtype.str != dtypes[index]:
-            raise WireError(f"{type(record).__name__}.{list(record.arrays)[index]}: {value.dtype.str}{value.shape}, not a {dtypes[index]} vector")
-        arrays.append(np.ascontiguousarray(value))
-        return index
-
-    return hook
+def _bytes_of(record: Record, name: str, dtype: np.dtype[Any]) -> Frame:
+    value = getattr(record, name)
+    if not isinstance(value, np.ndarray):
+        raise WireError(f"{type(record).__name__}.{name} holds a {type(value).__name__}, not a {dtype.str} vector")
+    if value.ndim != 1 or (value.dtype is not dtype and value.dtype.str != dtype.str):
+        raise WireError(f"{type(record).__name__}.{name}: {value.dtype.str}{value.shape}, not a {dtype.str} vector")
+    if not value.size:
+        return b""
+    data = value.data
+    return (data if data.c_contiguous else np.ascontiguousarray(value).data).cast("B")
 
 
 def frame_infos(record: Record, frames: Sequence[Frame]) -> tuple[FrameInfo, ...]:
     """What a header says of `frames`, the result of `encode_record(record)`."""
-    infos = [FrameInfo("msgpack", (len(frames[0]),), len(frames[0]))]
-    for dtype, frame in zip(record.arrays.values(), frames[1:], strict=True):
-        infos.append(FrameInfo(dtype, (len(frame) // np.dtype(dtype).itemsize,), len(frame)))
+    size = len(frames[0])
+    infos = [FrameInfo("msgpack", (size,), size)]
+    for (_, dtype), frame in zip(_LAYOUTS[type(record)].arrays, frames[1:], strict=True):
+        size = len(frame)
+        infos.append(FrameInfo(dtype.str, (size // dtype.itemsize,), size))
     return tuple(infos)
 
 
@@ -111,7 +160,7 @@ def frames_digest(frames: Sequence[Frame]) -> int:
 
 def make_header(record: Record, frames: Sequence[Frame], *, pipeline: str, queue: str, **fields: Any) -> Header:
     """A header for `record`, its frames measured and digested; `fields` are the rest of `Header`."""
-    tag = str(type(record).__struct_config__.tag)
+    tag = _LAYOUTS[type(record)].tag
     return Header(
         record=tag, fingerprint=fingerprint_of(tag), pipeline=pipeline, queue=queue, frames=frame_infos(record, frames),
         digest=frames_digest(frames), **fields,
@@ -131,14 +180,15 @@ def check_header(header: Header, frames: Sequence[Frame], message_bytes: int = M
 
 
 def _check_frames(header: Header, frames: Sequence[Frame]) -> None:
-    dtypes, sizes = _LAYOUTS[header.record]
+    layout = _LAYOUTS[RECORDS[header.record]]
     infos = header.frames
-    if len(infos) != len(dtypes) or any(info.dtype != dtype for info, dtype in zip(infos, dtypes, strict=True)):
-        raise WireError(f"{header.record}: frames {[info.dtype for info in infos]}, expected {list(dtypes)}")
-    if len(frames) != len(infos) or any(info.bytes != len(frame) for info, frame in zip(infos, frames, strict=True)):
+    if [info.dtype for info in infos] != layout.dtypes:
+        raise WireError(f"{header.record}: frames {[info.dtype for info in infos]}, expected {layout.dtypes}")
+    if [info.bytes for info in infos] != [len(frame) for frame in frames]:
         raise WireError(f"{header.record}: frame sizes {[len(f) for f in frames]} are not the header's {[i.bytes for i in infos]}")
-    for info, size in zip(infos[1:], sizes, strict=True):
-        if info.shape != (info.bytes // size,) or info.bytes % size:
+    for index, (_, dtype) in enumerate(layout.arrays, 1):
+        info = infos[index]
+        if len(info.shape) != 1 or info.shape[0] * dtype.itemsize != info.bytes:
             raise WireError(f"{header.record}: {info.bytes} bytes cannot hold {info.dtype}{list(info.shape)}")
     if header.digest is not None and header.digest != frames_digest(frames):
         raise WireError(f"{header.record}: frames do not match their digest; the message was damaged on its way")
@@ -146,27 +196,25 @@ def _check_frames(header: Header, frames: Sequence[Frame]) -> None:
 
 def decode_record(kind: type[RecordT], frames: Sequence[Frame]) -> RecordT:
     """The record in `[body, array, ...]`. Raises WireError where it is not a `kind` with its declared arrays."""
-    dtypes = list(kind.arrays.values())
-    if len(frames) != len(dtypes) + 1:
-        raise WireError(f"{kind.__name__}: {len(frames)} frames, expected {len(dtypes) + 1}")
-
-    def hook(wanted: type, value: Any) -> np.ndarray:
-        if wanted is not np.ndarray or type(value) is not int or not 0 <= value < len(dtypes):
-            raise WireError(f"{kind.__name__}: {value!r} is not the index of a frame")
-        try:
-            return np.frombuffer(frames[value + 1], dtypes[value])
-        except ValueError as error:
-            raise WireError(f"{kind.__name__}: frame {value + 1} does not hold {dtypes[value]}: {error}") from error
-
+    layout = _LAYOUTS[kind]
+    if len(frames) != len(layout.dtypes):
+        raise WireError(f"{kind.__name__}: {len(frames)} frames, expected {len(layout.dtypes)}")
     try:
-        record = msgspec.msgpack.decode(frames[0], type=kind, dec_hook=hook)
+        body = layout.reader.decode(frames[0])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a {kind.__name__}: {error}") from error
-    _check_dtypes(record)
-    return record
+    fields = dict(zip(layout.names, layout.plain(body), strict=True))
+    for name, dtype in layout.arrays:
+        fields[name] = _array_of(layout, kind.__name__, name, dtype, getattr(body, name), frames)
+    return kind(**fields)
 
 
-def _check_dtypes(record: Record) -> None:
-    for name, dtype in record.arrays.items():
-        if getattr(record, name).dtype.str != dtype:
-            raise WireError(f"{type(record).__name__}.{name} points at a frame of another dtype")
+def _array_of(layout: _Layout, kind: str, name: str, dtype: np.dtype[Any], index: int, frames: Sequence[Frame]) -> np.ndarray:
+    if index not in layout.indices:
+        raise WireError(f"{kind}: {index!r} is not the index of a frame")
+    if layout.arrays[index][1] is not dtype:
+        raise WireError(f"{kind}.{name} points at a frame of another dtype")
+    try:
+        return np.frombuffer(frames[index + 1], dtype)
+    except ValueError as error:
+        raise WireError(f"{kind}: frame {index + 1} does not hold {dtype.str}: {error}") from error

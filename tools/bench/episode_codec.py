@@ -65,7 +65,7 @@ def _encode(episode: Episode, *, digest: bool) -> tuple[bytes, list[Frame]]:
 def _decode(message: bytes, frames: Sequence[Frame]) -> Episode:
     commit = decode_client_message(message)
     assert isinstance(commit, Commit)
-    check_header(commit.puts[0], frames)
+    check_header(commit.puts[0], frames, len(message))
     return decode_record(Episode, frames)
 
 
