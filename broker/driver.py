@@ -64,7 +64,7 @@ FOR_ARENA = (Keep, Store, Forget, Detach)
 log = structlog.get_logger()
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(Struct, frozen=True, gc=False):
     """What may leave once entry `number` is durable: frames to `identity`, or a step's metrics."""
 
     number: int
@@ -127,6 +127,7 @@ class Driver:
         self._handle(Restarted())
         if found.damaged:
             self._handle(Damaged(messages=found.damaged))
+        self._journal.commit()  # whoever meets this broker meets one whose return is on disk
         return found.state
 
     def _begin(self, started: Started) -> State:

@@ -40,7 +40,12 @@ class _Layout(Struct, frozen=True):
 
     tag: str
     arrays: tuple[tuple[str, np.dtype[Any]], ...]
-    indices: range
+    items: tuple[tuple[str, int], ...]
+    """Of each array: the dtype's name and the bytes of an item."""
+    indices: tuple[int, ...]
+    """Of the arrays' frames, as we write them."""
+    pointed: Callable[[Any], tuple[Any, ...]]
+    """The indices in a body."""
     dtypes: list[str]
     """Of all its frames."""
     plain: Callable[[Record], tuple[Any, ...]]
@@ -61,8 +66,9 @@ def _layout_of(kind: type[Record]) -> _Layout:
     written = msgspec.defstruct(f"{kind.__name__}Body", order, tag=tag, frozen=True)
     read = msgspec.defstruct(f"{kind.__name__}Read", [_as_read(fields[name], kind) for name in order], tag=tag, frozen=True, kw_only=True)
     return _Layout(
-        tag=tag, arrays=tuple((name, np.dtype(dtype)) for name, dtype in kind.arrays.items()), indices=range(len(kind.arrays)),
-        dtypes=["msgpack", *kind.arrays.values()], plain=_getter(names), names=names, written=written,
+        tag=tag, arrays=tuple((name, np.dtype(dtype)) for name, dtype in kind.arrays.items()),
+        items=tuple((dtype, np.dtype(dtype).itemsize) for dtype in kind.arrays.values()), indices=tuple(range(len(kind.arrays))),
+        pointed=_getter(tuple(kind.arrays)), dtypes=["msgpack", *kind.arrays.values()], plain=_getter(names), names=names, written=written,
         reader=msgspec.msgpack.Decoder(read),
     )  # fmt: skip
 
@@ -141,9 +147,9 @@ def frame_infos(record: Record, frames: Sequence[Frame]) -> tuple[FrameInfo, ...
     """What a header says of `frames`, the result of `encode_record(record)`."""
     size = len(frames[0])
     infos = [FrameInfo("msgpack", (size,), size)]
-    for (_, dtype), frame in zip(_LAYOUTS[type(record)].arrays, frames[1:], strict=True):
+    for (name, item), frame in zip(_LAYOUTS[type(record)].items, frames[1:], strict=True):
         size = len(frame)
-        infos.append(FrameInfo(dtype.str, (size // dtype.itemsize,), size))
+        infos.append(FrameInfo(name, (size // item,), size))
     return tuple(infos)
 
 
@@ -186,9 +192,8 @@ def _check_frames(header: Header, frames: Sequence[Frame]) -> None:
         raise WireError(f"{header.record}: frames {[info.dtype for info in infos]}, expected {layout.dtypes}")
     if [info.bytes for info in infos] != [len(frame) for frame in frames]:
         raise WireError(f"{header.record}: frame sizes {[len(f) for f in frames]} are not the header's {[i.bytes for i in infos]}")
-    for index, (_, dtype) in enumerate(layout.arrays, 1):
-        info = infos[index]
-        if len(info.shape) != 1 or info.shape[0] * dtype.itemsize != info.bytes:
+    for info, (_, item) in zip(infos[1:], layout.items, strict=True):
+        if len(info.shape) != 1 or info.shape[0] * item != info.bytes:
             raise WireError(f"{header.record}: {info.bytes} bytes cannot hold {info.dtype}{list(info.shape)}")
     if header.digest is not None and header.digest != frames_digest(frames):
         raise WireError(f"{header.record}: frames do not match their digest; the message was damaged on its way")
@@ -204,17 +209,18 @@ def decode_record(kind: type[RecordT], frames: Sequence[Frame]) -> RecordT:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a {kind.__name__}: {error}") from error
     fields = dict(zip(layout.names, layout.plain(body), strict=True))
-    for name, dtype in layout.arrays:
-        fields[name] = _array_of(layout, kind.__name__, name, dtype, getattr(body, name), frames)
+    for (name, dtype), index, own in zip(layout.arrays, layout.pointed(body), layout.indices, strict=True):
+        if index != own:
+            _check_index(layout, f"{kind.__name__}.{name}", index, dtype)
+        try:
+            fields[name] = np.frombuffer(frames[index + 1], dtype)
+        except ValueError as error:
+            raise WireError(f"{kind.__name__}: frame {index + 1} does not hold {dtype.str}: {error}") from error
     return kind(**fields)
 
 
-def _array_of(layout: _Layout, kind: str, name: str, dtype: np.dtype[Any], index: int, frames: Sequence[Frame]) -> np.ndarray:
-    if index not in layout.indices:
-        raise WireError(f"{kind}: {index!r} is not the index of a frame")
+def _check_index(layout: _Layout, field: str, index: int, dtype: np.dtype[Any]) -> None:
+    if not 0 <= index < len(layout.arrays):
+        raise WireError(f"{field}: {index!r} is not the index of a frame")
     if layout.arrays[index][1] is not dtype:
-        raise WireError(f"{kind}.{name} points at a frame of another dtype")
-    try:
-        return np.frombuffer(frames[index + 1], dtype)
-    except ValueError as error:
-        raise WireError(f"{kind}: frame {index + 1} does not hold {dtype.str}: {error}") from error
+        raise WireError(f"{field} points at a frame of another dtype")

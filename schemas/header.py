@@ -17,7 +17,7 @@ HEADER_BYTES_MAX = 512
 Purpose = Literal["train", "eval"]
 
 
-class FrameInfo(Struct, frozen=True, array_like=True):
+class FrameInfo(Struct, frozen=True, array_like=True, gc=False):
     """One frame after the header: its dtype ("msgpack" for the body), shape and length in bytes."""
 
     dtype: str
@@ -25,7 +25,7 @@ class FrameInfo(Struct, frozen=True, array_like=True):
     bytes: int
 
 
-class Header(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Header(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Who and what a record is. Ids are integers; token counts are tokens; versions are trainer versions."""
 
     record: str

@@ -97,7 +97,7 @@ class Credit(Numbered, tag="credit", frozen=True, kw_only=True):
     window: int
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """A leased record that the stage could not process: data, counted against the ticket's `member_retries`."""
 
     lease: int
@@ -106,7 +106,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Commit(Numbered, tag="commit", frozen=True, kw_only=True):
+class Commit(Numbered, tag="commit", frozen=True, kw_only=True, gc=False):
     """A stage's unit of work, all or nothing: leases it is done with, records it puts. Their frames follow in the order of `puts`."""
 
     acks: tuple[int, ...] = ()
@@ -232,7 +232,7 @@ class Refuse(Message, tag="refuse", frozen=True, kw_only=True):
     fatal: bool = False
 
 
-class Committed(Message, tag="committed", frozen=True, kw_only=True):
+class Committed(Message, tag="committed", frozen=True, kw_only=True, gc=False):
     """All numbered messages up to `seq` are durable or were refused."""
 
     seq: int
@@ -244,7 +244,7 @@ class ResendFrom(Message, tag="resend_from", frozen=True, kw_only=True):
     seq: int
 
 
-class Deliver(Message, tag="deliver", frozen=True, kw_only=True):
+class Deliver(Message, tag="deliver", frozen=True, kw_only=True, gc=False):
     """One record under a lease. `context` token frames precede its own frames: what the replica does not yet hold of the session."""
 
     lease: int

@@ -46,7 +46,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
     """The turn ends with the first of these, which belongs to the action."""
 
 
-class VersionSpan(Struct, frozen=True, array_like=True):
+class VersionSpan(Struct, frozen=True, array_like=True, gc=False):
     """Tokens [start, end) and the version that sampled them or computed their KV."""
 
     start: int
@@ -95,7 +95,7 @@ class Action(Record, frozen=True, kw_only=True, tag="action"):
     kept_counts: Array
 
 
-class TurnBounds(Struct, frozen=True, array_like=True):
+class TurnBounds(Struct, frozen=True, array_like=True, gc=False):
     """One turn of an episode: the environment's tokens [start, action), the policy's tokens [action, end)."""
 
     start: int
@@ -152,7 +152,7 @@ class Sample(Record, frozen=True, kw_only=True, tag="sample"):
     kept_counts: Array
 
 
-class TensorInfo(Struct, frozen=True, array_like=True):
+class TensorInfo(Struct, frozen=True, array_like=True, gc=False):
     """One tensor of a version: xxh3-64 hex over its raw bytes."""
 
     name: str

@@ -10,14 +10,14 @@ from schemas.messages import BrokerMessage
 from schemas.records import Record
 
 
-class Attachment(Struct, frozen=True):
+class Attachment(Struct, frozen=True, gc=False):
     """Frames of a message in the arena: all of them, or only the tokens (its first array)."""
 
     message: int
     tokens_only: bool = False
 
 
-class Send(Struct, frozen=True):
+class Send(Struct, frozen=True, gc=False):
     """A message to one client, with the frames of records."""
 
     client: str
@@ -25,13 +25,13 @@ class Send(Struct, frozen=True):
     attach: tuple[Attachment, ...] = ()
 
 
-class Reply(Struct, frozen=True):
+class Reply(Struct, frozen=True, gc=False):
     """A message to whoever sent the event, known or not."""
 
     message: BrokerMessage
 
 
-class Keep(Struct, frozen=True):
+class Keep(Struct, frozen=True, gc=False):
     """The commit's puts, in order, become these messages of the arena (0: not kept)."""
 
     messages: tuple[int, ...]
@@ -45,7 +45,7 @@ class Store(Struct, frozen=True):
     record: Record
 
 
-class Forget(Struct, frozen=True):
+class Forget(Struct, frozen=True, gc=False):
     """Messages that nobody needs any more."""
 
     messages: tuple[int, ...]

@@ -7,6 +7,8 @@ are applied.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.core import groups, leases, ledger, sessions, versions
 from broker.core.actions import Keep, Reply
 from broker.core.crank import Crank
@@ -65,11 +67,12 @@ def ask_resend(crank: Crank, client: Client) -> None:
 
 
 def _refusal(state: State, client: Client, commit: Commit) -> tuple[str, str] | None:
-    taken = [*commit.acks, *(failure.lease for failure in commit.fails)]
-    if len(set(taken)) != len(taken):
+    taken = [*commit.acks, *(failure.lease for failure in commit.fails)] if commit.fails else commit.acks
+    if len(taken) > 1 and len(set(taken)) != len(taken):
         return "bad_commit", "a lease stands twice in one commit"
+    held = state.leases
     for lease_id in taken:
-        lease = state.leases.get(lease_id)
+        lease = held.get(lease_id)
         if lease is None or lease.client != client.name:
             return "stale_lease", f"lease {lease_id} is not held by {client.name}"
     for header in commit.puts:
@@ -107,22 +110,30 @@ def _player(state: State, ticket: Ticket) -> str | None:
 def _pairing_problem(state: State, commit: Commit) -> tuple[str, str] | None:
     """Each put of a ticket follows from the lease of what caused it, and each such lease is answered by a put: nothing enters or leaves
     the loop unasked."""
-    acked = {(lease.queue, state.messages[lease.message].header.ticket) for lease in (state.leases[i] for i in commit.acks)}
+    acked = set()
+    for lease_id in commit.acks:
+        lease = state.leases[lease_id]
+        ticket = state.messages[lease.message].header.ticket
+        if ticket is not None:
+            acked.add((lease.queue, ticket))
     going_on = [header.ticket for header in commit.puts if header.ticket is not None]
-    if len(set(going_on)) != len(going_on):
+    if not (acked or going_on or commit.fails):
+        return None
+    if len(going_on) > 1 and len(set(going_on)) != len(going_on):
         return "bad_commit", "two puts of one ticket"
     needed = set()
     for header in commit.puts:
         if header.ticket is not None:
             needed |= _causes(state, header.queue, header.ticket)
-    failing = [state.messages[state.leases[failure.lease].message].header.ticket for failure in commit.fails]
-    twice = next((ticket for ticket in failing if ticket is not None and (ticket in going_on or failing.count(ticket) > 1)), None)
-    if twice is not None:
-        return "bad_commit", f"ticket {twice} fails, and fails again or goes on in the same commit"
-    unmet = next(iter((needed - acked) | {pair for pair in acked - needed if pair[1] is not None}), None)
-    if unmet is not None:
-        return "bad_commit", f"{unmet[0]}: a lease of ticket {unmet[1]} and the put that answers it must stand in one commit"
-    return None
+    if commit.fails:
+        failing = [state.messages[state.leases[failure.lease].message].header.ticket for failure in commit.fails]
+        twice = next((ticket for ticket in failing if ticket is not None and (ticket in going_on or failing.count(ticket) > 1)), None)
+        if twice is not None:
+            return "bad_commit", f"ticket {twice} fails, and fails again or goes on in the same commit"
+    if needed == acked:
+        return None
+    queue, ticket = min(needed ^ acked)
+    return "bad_commit", f"{queue}: a lease of ticket {ticket} and the put that answers it must stand in one commit"
 
 
 def _causes(state: State, queue: str, ticket: int) -> set[tuple[str, int]]:
@@ -163,17 +174,7 @@ def _acknowledge(crank: Crank, lease_id: int) -> None:
 def _put(crank: Crank, client: Client, header: Header) -> int:
     if header.queue == "turns":
         return sessions.put_turn(crank, client.name, header)
-    if header.queue == "actions":
-        return sessions.put_action(crank, header)
-    if header.queue == "episodes":
-        return _put_episode(crank, header)
-    if header.queue == "scored":
-        return groups.put_scored(crank, header)
-    if header.queue == "samples":
-        return groups.put_sample(crank, header)
-    if header.queue == "versions":
-        return versions.put_version(crank, header)
-    return versions.put_install(crank, header)
+    return _PUT[header.queue](crank, header)
 
 
 def _put_episode(crank: Crank, header: Header) -> int:
@@ -186,3 +187,14 @@ def _put_episode(crank: Crank, header: Header) -> int:
     ticket.record = message.id
     crank.enqueue(message)
     return message.id
+
+
+_PUT: dict[str, Callable[[Crank, Header], int]] = {
+    "actions": sessions.put_action,
+    "episodes": _put_episode,
+    "scored": groups.put_scored,
+    "samples": groups.put_sample,
+    "versions": versions.put_version,
+    "installs": versions.put_install,
+}
+"""What a record does to the state, by its queue; returns its message id."""

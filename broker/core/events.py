@@ -22,7 +22,7 @@ class Restarted(Struct, frozen=True, kw_only=True, tag="restarted"):
     """The broker came back on an existing journal: all clients must say hello again."""
 
 
-class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="received"):
+class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="received", gc=False):
     """A client's message. `sender` is its routing id, `name/incarnation`."""
 
     sender: str

@@ -88,7 +88,7 @@ class Client(Struct, kw_only=True):
     stats: dict[str, float] = field(default_factory=dict)
 
 
-class Queued(Struct, kw_only=True):
+class Queued(Struct, kw_only=True, gc=False):
     """A record in a queue or under a lease."""
 
     id: int
@@ -127,7 +127,7 @@ class Queue(Struct, kw_only=True):
         self.ready, self.back = OrderedDict(self.ready), OrderedDict(self.back)
 
 
-class Lease(Struct, kw_only=True):
+class Lease(Struct, kw_only=True, gc=False):
     """A client's hold on one message; ends by commit, or goes back at its deadline or with its client."""
 
     id: int

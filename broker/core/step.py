@@ -55,7 +55,7 @@ def next_wake(state: State, now: float) -> float:
 
 def _received(crank: Crank, event: Received) -> None:
     message = event.message
-    problem = access.forbidden(message, event.roles)
+    problem = access.forbidden(message, event.roles) if event.roles is not None else None
     if problem is not None:
         crank.note("forbidden", key=event.key, detail=problem)
         crank.out.append(Reply(wire.Refuse(reason="forbidden", detail=problem, fatal=True)))
@@ -73,6 +73,11 @@ def _received(crank: Crank, event: Received) -> None:
     if client is None:
         return
     clients.heard(crank, client)
+    if isinstance(message, wire.Commit):
+        if commits.takes_number(crank, client, message.epoch, message.seq):
+            client.progress_at = crank.now
+            commits.on_commit(crank, client, message)
+        return
     if isinstance(message, wire.Numbered) and not commits.takes_number(crank, client, message.epoch, message.seq):
         return
     problem = _out_of_role(client, message)
@@ -83,7 +88,7 @@ def _received(crank: Crank, event: Received) -> None:
     if isinstance(message, wire.Numbered) and not isinstance(message, wire.Credit):
         client.progress_at = crank.now
     _HANDLERS[type(message)](crank, client, message)
-    if isinstance(message, wire.Numbered) and not isinstance(message, wire.Commit):
+    if isinstance(message, wire.Numbered):
         crank.send(client.name, wire.Committed(seq=message.seq))
 
 
@@ -134,7 +139,6 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     wire.Heartbeat: clients.on_heartbeat,
     wire.Bye: clients.on_bye,
     wire.Credit: _credit,
-    wire.Commit: commits.on_commit,
     wire.Voted: plans.on_voted,
     wire.CheckpointSaved: lambda crank, client, message: plans.on_checkpoint(crank, message),
     wire.Receipt: versions.on_receipt,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class AdmissionView(Struct, frozen=True, kw_only=True):
+class AdmissionView(Struct, frozen=True, kw_only=True, gc=False):
     """What admission decides on. Groups are training groups; `admitted` leaves out those dropped and refilled."""
 
     schedule: str
@@ -31,7 +31,7 @@ class AdmissionView(Struct, frozen=True, kw_only=True):
     """Room of one group."""
 
 
-class Admission(Struct, frozen=True, kw_only=True):
+class Admission(Struct, frozen=True, kw_only=True, gc=False):
     """How many groups to admit, and the bound that held."""
 
     groups: int

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 
-class ReplicaView(Struct, frozen=True, kw_only=True):
+class ReplicaView(Struct, frozen=True, kw_only=True, gc=False):
     """A replica as the policy sees it."""
 
     name: str
@@ -20,7 +20,7 @@ class ReplicaView(Struct, frozen=True, kw_only=True):
     installed: int
 
 
-class Placement(Struct, frozen=True):
+class Placement(Struct, frozen=True, gc=False):
     """The chosen replica, and whether it holds the session's KV."""
 
     replica: str
