@@ -15,11 +15,15 @@ import threading
 import time
 from collections.abc import Sequence
 
+import structlog
+
 from broker.journal.batch import Batch
 from broker.journal.format import Position
 from broker.journal.segments import NO_ROOM, Segments
 from schemas.codec import Frame
 from schemas.errors import JournalError
+
+log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
 BEHIND_BYTES = 32 << 20
@@ -197,6 +201,7 @@ class Writer:
         """The batch waits for room, and whoever watches is told so."""
         if not self.holding:
             self.holding = True
+            log.error("journal_held", detail="the disk is full: nothing is acknowledged until there is room")
             os.eventfd_write(self._wake, 1)
         with self._lock:
             self._work.wait_for(lambda: self._closing, RETRY_SECONDS)
