@@ -1,0 +1,1 @@
+"""Recorded runs, looked into: `tidemill inspect`, `tidemill story`, `tidemill cut`. See README.md."""

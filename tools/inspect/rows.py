@@ -1,0 +1,146 @@
+"""The index's rows: what can be known of a record without its frames, at a fixed width, so that a filter looks at columns.
+
+Pure. One row a record: every put of every commit, and every ticket, which the broker itself makes. Headers are read leniently: a field
+that an older or newer schema lacks is absent, one that it adds is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+ROW = np.dtype([
+    ("number", "<u8"), ("at", "<f8"), ("segment", "<u4"), ("offset", "<u8"), ("part", "<u2"), ("first_frame", "<u4"), ("queue", "u1"),
+    ("flags", "u1"), ("client", "<u2"), ("ticket", "<i8"), ("group", "<i8"), ("member", "<i4"), ("attempt", "<i4"), ("turn", "<i4"),
+    ("oldest", "<i4"), ("newest", "<i4"), ("reward", "<f8"), ("bytes", "<u4"), ("tokens", "<i4"),
+])  # fmt: skip
+"""Absent integers are -1, an absent reward is NaN."""
+REFUSED, EVAL, TRUNCATED, DAMAGED, MADE, UNSURE = 1, 2, 4, 8, 16, 32
+"""Flags: the broker did not take it; of an evaluation; cut off; its frames are damaged; made by the broker; not known whether taken."""
+
+
+class LeanHeader(Struct, gc=False):
+    """What the index wants of a header; of any schema."""
+
+    queue: str = "?"
+    frames: list[Any] = []
+    ticket: int | None = None
+    group: int | None = None
+    member: int | None = None
+    attempt: int | None = None
+    turn: int | None = None
+    purpose: str | None = None
+    new_tokens: int | None = None
+    oldest_version: int | None = None
+    newest_version: int | None = None
+    reward: float | None = None
+    truncated: bool | None = None
+
+
+class LeanMessage(Struct, gc=False):
+    """What the index wants of a client's message."""
+
+    type: str = ""
+    puts: list[LeanHeader] = []
+
+
+class LeanEvent(Struct, gc=False):
+    """What the index wants of an event."""
+
+    type: str = ""
+    sender: str = ""
+    message: LeanMessage | None = None
+
+
+_decode = msgspec.msgpack.Decoder(LeanEvent).decode
+NOTHING = LeanEvent()
+
+
+def read_event(data: bytes) -> LeanEvent:
+    """An event of any schema; an empty one where nothing in it can be made out."""
+    try:
+        return _decode(data)
+    except msgspec.MsgspecError:
+        return _by_force(data)
+
+
+def _by_force(data: bytes) -> LeanEvent:
+    """Field by field, those that have the wanted type."""
+    try:
+        raw = msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException):
+        return NOTHING
+    if not isinstance(raw, dict):
+        return NOTHING
+    message = raw.get("message")
+    puts = message.get("puts", ()) if isinstance(message, dict) else ()
+    headers = [_fitting(LeanHeader, put) for put in puts if isinstance(put, dict)] if isinstance(puts, list | tuple) else []
+    kind = str(message.get("type", "")) if isinstance(message, dict) else ""
+    return LeanEvent(str(raw.get("type", "")), str(raw.get("sender", "")), LeanMessage(kind, headers))
+
+
+def _fitting(kind: type[LeanHeader], raw: dict[Any, Any]) -> LeanHeader:
+    fitting: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in raw:
+            try:
+                fitting[field.name] = msgspec.convert(raw[field.name], field.type)
+            except msgspec.ValidationError:
+                continue
+    return kind(**fitting)
+
+
+class Names:
+    """Names behind small numbers, in the order of their first use."""
+
+    def __init__(self, names: list[str], most: int) -> None:
+        self.names = names
+        self._most = most
+        self._numbers = {name: number for number, name in enumerate(names)}
+
+    def number(self, name: str) -> int:
+        """Its number; the last one is shared where there are too many."""
+        found = self._numbers.get(name)
+        if found is None:
+            if len(self.names) >= self._most:
+                return self._most - 1
+            found = self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+
+def row_of(header: Any, number: int, at: float, where: tuple[int, int], part: int, first_frame: int, queue: int, flags: int, client: int,
+           size: int) -> tuple[Any, ...]:  # fmt: skip
+    """One row. `header`: a `LeanHeader`, or the broker's own."""
+    if header.purpose == "eval":
+        flags |= EVAL
+    if header.truncated:
+        flags |= TRUNCATED
+    reward = header.reward
+    return (
+        number, at, *where, part, first_frame, queue, flags, client, _integer(header.ticket), _integer(header.group), _integer(header.member),
+        _integer(header.attempt), _integer(header.turn), _integer(header.oldest_version), _integer(header.newest_version),
+        np.nan if reward is None else reward, size, _integer(header.new_tokens),
+    )  # fmt: skip
+
+
+def _integer(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def placed_frames(headers: list[LeanHeader]) -> Iterator[tuple[int, int, LeanHeader]]:
+    """Each header with the index of its first frame and the bytes of all its frames."""
+    start = 0
+    for header in headers:
+        yield start, sum(_bytes_of(frame) for frame in header.frames), header
+        start += len(header.frames)
+
+
+def _bytes_of(frame: Any) -> int:
+    """Of a frame's description `[dtype, shape, bytes]`; 0 where it is another."""
+    return int(frame[2]) if isinstance(frame, list | tuple) and len(frame) > 2 and isinstance(frame[2], int) else 0
