@@ -153,7 +153,7 @@ class Driver:
         if self._journal.is_short != self._state.disk_full:
             self._handle(DiskOk() if self._state.disk_full else DiskFull())
         if self.now() >= self._tick_at:
-            self._handle(Tick())
+            self._handle(Tick(late_s=self.now() - self._tick_at if self._tick_at else 0.0))
             self._show_out()
             self._gauge()
             for look in self.watchers:

@@ -48,8 +48,11 @@ class Malformed(Struct, frozen=True, kw_only=True, tag="malformed"):
     detail: str
 
 
-class Tick(Struct, frozen=True, kw_only=True, tag="tick"):
+class Tick(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tick"):
     """Time passed: deadlines, silence, restarts."""
+
+    late_s: float = 0.0
+    """How long after its time it comes; long where broker or machine stood still."""
 
 
 class DiskFull(Struct, frozen=True, kw_only=True, tag="disk_full"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.core import access, clients, commits, damage, dead, delivery, fleet, grants, leases, lifecycle, plans, versions, waiting
+from broker.core import access, clients, commits, damage, dead, delivery, fleet, grants, leases, lifecycle, pauses, plans, versions, waiting
 from broker.core.actions import Action, EndRun, Reply
 from broker.core.crank import Crank
 from broker.core.events import Damaged, DiskFull, DiskOk, Event, Malformed, Received, Restarted, Revoked, Started, Tick
@@ -32,7 +32,7 @@ def step(state: State, event: Event, now: float) -> list[Action]:
     elif isinstance(event, Malformed):
         _malformed(crank, event)
     elif isinstance(event, Tick):
-        _tick(crank)
+        _tick(crank, event.late_s)
     elif isinstance(event, Restarted):
         _restarted(crank)
     elif isinstance(event, DiskFull | DiskOk):
@@ -150,7 +150,8 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 }
 
 
-def _tick(crank: Crank) -> None:
+def _tick(crank: Crank, late_s: float) -> None:
+    pauses.forgive(crank, late_s)
     clients.give_up_lost(crank)
     clients.watch(crank)
     leases.expire(crank)
