@@ -9,16 +9,18 @@ from __future__ import annotations
 from broker.core.actions import Action, Attachment, Forget, Note, Send
 from broker.core.index import index_of
 from broker.core.state import Failed, Queued, State
+from broker.policy.registry import DEFAULT, Policies
 from schemas.messages import BrokerMessage
 
 
 class Crank:
     """State, the event's time, and the orders so far."""
 
-    __slots__ = ("dirty", "index", "now", "offer_due", "out", "plan_due", "sender", "spared", "state", "thinned", "touched")
+    __slots__ = ("dirty", "index", "now", "offer_due", "out", "plan_due", "policies", "sender", "spared", "state", "thinned", "touched")
 
-    def __init__(self, state: State, now: float) -> None:
+    def __init__(self, state: State, now: float, policies: Policies = DEFAULT) -> None:
         self.state = state
+        self.policies = policies
         self.index = index_of(state)
         self.now = now
         self.out: list[Action] = []

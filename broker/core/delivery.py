@@ -14,7 +14,7 @@ from broker.core import leases, ledger, sessions
 from broker.core.actions import Attachment
 from broker.core.crank import Crank
 from broker.core.state import Client, Lease, Queue, Queued, Session, Stand, State
-from broker.policy.placement import ReplicaView, place
+from broker.policy.placement import ReplicaView
 from schemas.edges import EDGES, Delivery
 from schemas.header import Header
 from schemas.messages import Deliver
@@ -98,7 +98,7 @@ def _serve_turns(crank: Crank, _: str, queue: Queue) -> None:
             message = state.messages[message_id]
             session = state.sessions[message.header.ticket or 0]
             pinned = state.tickets[session.ticket].version
-            chosen = place(session.replica, pinned, _candidates(crank, session.replica, pinned))
+            chosen = crank.policies.place(session.replica, pinned, _candidates(crank, session.replica, pinned))
             if chosen is None:
                 continue
             taken.append(message_id)

@@ -52,7 +52,7 @@ def _judge_if_finished(crank: Crank, group: Group) -> None:
         drop_uniform=settings.drop_uniform, refills=state.trainer.refills,
         max_refills=int(settings.max_refills * settings.groups_per_step),
     )  # fmt: skip
-    verdict = grouping.judge(view)
+    verdict = crank.policies.judge(view)
     crank.note("grouping", group=group.id, verdict=verdict.value, members=len(tickets), reward=sum(view.rewards), refills=view.refills)
     if verdict is grouping.Verdict.KEEP:
         _keep(crank, group, tickets)

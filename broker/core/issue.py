@@ -6,7 +6,7 @@ from broker.core.actions import Store
 from broker.core.crank import Crank
 from broker.core.settings import BYTES_PER_TOKEN
 from broker.core.state import Group, Queued, State, Ticket
-from broker.policy.admission import AdmissionView, admit
+from broker.policy.admission import AdmissionView
 from schemas import records
 from schemas.codec import encode_record, make_header
 
@@ -72,7 +72,7 @@ def admit_training(crank: Crank) -> None:
         groups_per_step=settings.groups_per_step, max_lag=settings.max_lag, admitted=state.groups_admitted,
         room_bytes=settings.budget_bytes - state.ledger.charged, group_bytes=settings.members * ticket_bytes(state),
     )  # fmt: skip
-    decision = admit(view)
+    decision = crank.policies.admit(view)
     if not decision.groups:
         index.asked = asked
         return

@@ -14,6 +14,7 @@ from broker.core.crank import Crank
 from broker.core.events import Damaged, DiskFull, DiskOk, Event, Malformed, Received, Restarted, Revoked, Started, Tick
 from broker.core.settings import settings_from_config
 from broker.core.state import Client, Phase, State
+from broker.policy.registry import DEFAULT, Policies
 from schemas import messages as wire
 from schemas.edges import EDGES, SLOT_ROLES, Role
 
@@ -24,9 +25,9 @@ def begin(started: Started, now: float) -> State:
                  progress_at=now)  # fmt: skip
 
 
-def step(state: State, event: Event, now: float) -> list[Action]:
+def step(state: State, event: Event, now: float, policies: Policies = DEFAULT) -> list[Action]:
     """Hands one event to the state; returns the actions it causes, in order. `now`: seconds of the broker's clock, never falling."""
-    crank = Crank(state, now)
+    crank = Crank(state, now, policies)
     if isinstance(event, Received):
         _received(crank, event)
     elif isinstance(event, Malformed):

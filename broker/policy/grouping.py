@@ -41,3 +41,8 @@ def judge(group: GroupView) -> Verdict:
     if uniform and group.drop_uniform and group.refills < group.max_refills:
         return Verdict.DROP_AND_REFILL
     return Verdict.KEEP
+
+
+def keep_all(group: GroupView) -> Verdict:
+    """The baseline: every group that is not broken is trained, with or without an advantage."""
+    return Verdict.BROKEN if len(group.rewards) < group.min_members else Verdict.KEEP

@@ -1,4 +1,5 @@
-"""Placement: which replica gets which turn. Baseline: sticky, else least in flight.
+"""Placement: which replica gets which turn. Baseline: sticky, else least in flight; beside it `least_in_flight` alone, which pays a prefill
+for an even load.
 
 A session's next turn goes to the replica that holds its KV while that one has room; otherwise, and for a first turn, to
 the replica with the fewest turns in flight, by name where equal. Pure: candidates in, one of them (or none) out.
@@ -35,3 +36,8 @@ def place(home: str | None, pinned: int | None, replicas: Iterable[ReplicaView])
     if not fitting:
         return None
     return Placement(min(fitting, key=lambda r: (r.in_flight, r.name)).name, False)
+
+
+def least_in_flight(_: str | None, pinned: int | None, replicas: Iterable[ReplicaView]) -> Placement | None:
+    """As `place`, but blind to where the session's KV is."""
+    return place(None, pinned, replicas)
