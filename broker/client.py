@@ -20,7 +20,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from broker.handshake import FAILURES, Handshakes, arm
 from broker.keys import ClientKeys
-from schemas.codec import Frame, decode_broker_message, encode_message
+from schemas.codec import Frame, decode_broker_message, each_delivery, encode_message
 from schemas.edges import Role
 from schemas.errors import BrokerRefusedError, InvariantError, WireError
 from schemas.lock import schema_fingerprint
@@ -32,6 +32,7 @@ from schemas.messages import (
     Commit,
     Committed,
     Deliver,
+    Deliveries,
     Heartbeat,
     Hello,
     Numbered,
@@ -47,6 +48,8 @@ RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
 """Back-off of the socket's own reconnects, each of which is followed by a hello."""
 LINGER_MS = 500
+DELIVERIES = 16
+"""Deliveries that may come in one message: small records cost a quarter less that way."""
 ORDINARY_REFUSALS = frozenset({"stale_lease", "late", "no_ticket"})
 """The broker took the work away while it was being done: nothing is wrong."""
 
@@ -111,6 +114,7 @@ class Client:
         return Hello(
             protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=self.role, name=self.name, incarnation=self._incarnation,
             pipeline="", next_seq=next(iter(self._outbox), self._next_seq), holds=self._unanswered_leases(), pid=os.getpid(),
+            deliveries=DELIVERIES,
         )  # fmt: skip
 
     def _unanswered_leases(self) -> tuple[int, ...]:
@@ -179,6 +183,9 @@ class Client:
             message = self._read(parts)
             if message is None or self._bookkeeping(message) or (isinstance(message, Deliver) and not self._welcomed):
                 continue  # a delivery that crossed the hello is not among what it holds: the broker gives it to somebody anew
+            if isinstance(message, Deliveries):
+                orders += each_delivery(message, parts[1:]) if self._welcomed else ()
+                continue
             orders.append((message, list(parts[1:])))
 
     def _watch_the_line(self) -> None:

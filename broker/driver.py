@@ -8,11 +8,9 @@ acknowledgements open one after a while, a tick every second. It decides nothing
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
-from msgspec import Struct
 
 from broker import letters
 from broker.arena import Arena
@@ -36,6 +34,7 @@ from broker.core.invariants import violations
 from broker.core.state import Failed, State
 from broker.core.step import begin, next_wake, step
 from broker.journal import Journal
+from broker.outbox import Outbox
 from broker.recovery import encode_state, recover
 from broker.reports import Reports
 from broker.status import status
@@ -64,17 +63,6 @@ FOR_ARENA = (Keep, Store, Forget, Detach)
 log = structlog.get_logger()
 
 
-class Waiting(Struct, frozen=True, gc=False):
-    """What may leave once entry `number` is durable: frames to `identity`, or a step's metrics."""
-
-    number: int
-    identity: bytes = b""
-    frames: tuple[Frame, ...] = ()
-    metrics: StepMetrics | None = None
-    committed: int = 0
-    """Instead of frames: all numbered messages up to this one are taken."""
-
-
 class Driver:
     """Owns the state, the journal and the socket of one run."""
 
@@ -86,7 +74,7 @@ class Driver:
         self._transport = transport
         self._reports = reports
         self._arena = Arena()
-        self._outbox: deque[Waiting] = deque()
+        self._outbox = Outbox(transport, reports)
         self._commit_batch = commit_batch
         self._identities: dict[str, tuple[str, bytes]] = {}
         """Incarnation and routing id, by client."""
@@ -237,39 +225,26 @@ class Driver:
         now = self.now()
         number = self._journal.append(encode_event(event), now, frames)
         if isinstance(event, Received) and isinstance(event.message, Hello):
-            self._take_back(identity)
+            self._outbox.asked(identity, event.message.deliveries)
         actions = step(self._state, event, now)
         self._carry_out(actions, puts, frames, identity, number)
         self._hurry(event, actions)
-
-    def _take_back(self, identity: bytes) -> None:
-        """What has not left yet for a client that says hello never will: the core answers a hello from the state, and counts as lost what
-        was on its way. Sent after all, a delivery would be worked on and then come again."""
-        self._outbox = deque(waiting for waiting in self._outbox if waiting.identity != identity)
 
     def _carry_out(self, actions: list[Action], puts: tuple[Header, ...], frames: Sequence[Frame], identity: bytes, number: int) -> None:
         """In order: frames are looked up when their message is ordered, for a later action may forget them."""
         for action in actions:
             if isinstance(action, Send):
-                self._order(action, number)
+                self._outbox.post(number, self._identity(action.client), action.message, self._attached(action))
             elif isinstance(action, FOR_ARENA):
                 self._arena.take(action, puts, frames, self._journal.last_position)
             elif isinstance(action, Reply):
-                self._outbox.append(Waiting(number, identity, (encode_message(action.message),)))
+                self._outbox.post(number, identity, action.message)
             elif isinstance(action, Note):
                 (log.debug if action.kind in QUIET_NOTES else log.info)(action.kind, **action.numbers)
             elif isinstance(action, StepMetrics):
-                self._outbox.append(Waiting(number, metrics=action))
+                self._outbox.report(number, action)
             else:
                 self._ended, self._running = action.failure, False
-
-    def _order(self, action: Send, number: int) -> None:
-        """Puts a message into the outbox. `Committed` is cumulative: the last one that leaves with others for a client says it all."""
-        identity, message = self._identity(action.client), action.message
-        if isinstance(message, Committed):
-            self._outbox.append(Waiting(number, identity, committed=message.seq))
-        else:
-            self._outbox.append(Waiting(number, identity, self._frames(action)))
 
     def _identity(self, client: str) -> bytes:
         incarnation = self._state.clients[client].incarnation
@@ -278,8 +253,10 @@ class Driver:
             known = self._identities[client] = (incarnation, f"{client}/{incarnation}".encode())
         return known[1]
 
-    def _frames(self, action: Send) -> tuple[Frame, ...]:
-        return (encode_message(action.message), *(frame for part in action.attach for frame in self._arena.frames_of(part)))
+    def _attached(self, action: Send) -> tuple[Frame, ...]:
+        if len(action.attach) == 1:
+            return self._arena.frames_of(action.attach[0])
+        return tuple(frame for part in action.attach for frame in self._arena.frames_of(part))
 
     # --- durability ---------------------------------------------------------------------------------------------------------
 
@@ -301,18 +278,7 @@ class Driver:
     def _release(self) -> None:
         """Lets out what has become durable. Raises JournalError where the disk has failed."""
         self._journal.settle()
-        durable, outbox = self._journal.durable, self._outbox
-        committed: dict[bytes, int] = {}
-        while outbox and outbox[0].number <= durable:
-            waiting = outbox.popleft()
-            if waiting.committed:
-                committed[waiting.identity] = waiting.committed
-            elif waiting.metrics is None:
-                self._transport.send(waiting.identity, waiting.frames)
-            else:
-                self._reports.step(waiting.metrics.step, waiting.metrics.metrics)
-        for identity, seq in committed.items():
-            self._transport.send(identity, [encode_message(Committed(seq=seq))])
+        self._outbox.release(self._journal.durable)
 
     def _checkpoint(self) -> None:
         self._journal.checkpoint(encode_state(self._state), self._arena.contents(), self.now())

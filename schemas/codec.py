@@ -8,7 +8,7 @@ dtype that the record does not name.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,10 +19,11 @@ from msgspec import Struct
 from schemas.errors import WireError
 from schemas.header import HEADER_BYTES_MAX, FrameInfo, Header
 from schemas.lock import fingerprint_of
-from schemas.messages import BrokerMessage, ClientMessage
+from schemas.messages import BrokerMessage, ClientMessage, Deliver, Deliveries
 from schemas.records import RECORDS, Record
 
 Frame = bytes | memoryview
+FrameT = TypeVar("FrameT", bound=Frame)
 RecordT = TypeVar("RecordT", bound=Record)
 
 MESSAGE_BYTES_MAX = 8 << 20
@@ -119,6 +120,17 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: Frame) -> Any:
         return decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a message of this protocol: {error}") from error
+
+
+def each_delivery(message: Deliveries, frames: Sequence[FrameT]) -> Iterator[tuple[Deliver, list[FrameT]]]:
+    """The deliveries of a message, each with its own of the `frames`. Raises WireError where there are fewer."""
+    start = 0
+    for order in message.orders:
+        end = start + order.context + len(order.header.frames)
+        if end > len(frames):
+            raise WireError(f"{len(frames)} frames follow; the deliveries describe more")
+        yield order, list(frames[start:end])
+        start = end
 
 
 def encode_record(record: Record) -> list[Frame]:

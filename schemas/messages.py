@@ -73,6 +73,8 @@ class Hello(Message, tag="hello", frozen=True, kw_only=True):
     host: str = ""
     """Name of the host agent that started it; empty when started by hand."""
     pid: int = 0
+    deliveries: int = 1
+    """How many deliveries may come in one message (`Deliveries`)."""
 
 
 class Bye(Message, tag="bye", frozen=True, kw_only=True):
@@ -256,6 +258,12 @@ class Deliver(Message, tag="deliver", frozen=True, kw_only=True, gc=False):
     context: int = 0
 
 
+class Deliveries(Message, tag="deliveries", frozen=True, kw_only=True):
+    """Several of them, for a client that asked for it; their frames follow in the same order."""
+
+    orders: tuple[Deliver, ...]
+
+
 class CloseSession(Message, tag="close_session", frozen=True, kw_only=True):
     """Forget the session and its KV."""
 
@@ -365,8 +373,9 @@ class DeadRetried(Message, tag="dead_retried", frozen=True, kw_only=True):
 
 
 BrokerMessage = (
-    Welcome | Refuse | Committed | ResendFrom | Deliver | CloseSession | Abort | Plan | StepCommitted | PlanVoided | InstallOrder
-    | Grant | Fence | StartProcess | StopProcess | Drain | Status | DeadLetters | DeadRetried
+    Welcome | Refuse | Committed | ResendFrom | Deliver | Deliveries | CloseSession | Abort | Plan | StepCommitted
+    | PlanVoided | InstallOrder | Grant | Fence | StartProcess | StopProcess | Drain | Status | DeadLetters
+    | DeadRetried
 )  # fmt: skip
 """All that the broker may say."""
 

@@ -26,7 +26,7 @@ from schemas.codec import (
 )
 from schemas.errors import WireError
 from schemas.header import HEADER_BYTES_MAX, FrameInfo, Header
-from schemas.messages import BrokerMessage, ClientMessage
+from schemas.messages import BrokerMessage, ClientMessage, Deliver
 from schemas.records import RECORDS, Action, Record, Sampling, Ticket, Turn, VersionSpan, no_logprobs, no_tokens
 from tests.schemas.record_strategies import ANY_RECORD, of_type, structs
 
@@ -88,6 +88,8 @@ def of_field(hint: Any) -> st.SearchStrategy[Any]:
         return ANY_RECORD.map(a_header)
     if get_args(hint) == (Header, Ellipsis):
         return st.lists(ANY_RECORD.map(a_header), max_size=2).map(tuple)
+    if get_args(hint) == (Deliver, Ellipsis):
+        return st.lists(st.fixed_dictionaries(fields_of(Deliver)).map(lambda fields: Deliver(**fields)), max_size=2).map(tuple)
     if type(None) in get_args(hint):
         return st.none() | of_type(get_args(hint)[0])
     if isinstance(hint, type) and hint.__name__ == "Role":

@@ -6,6 +6,7 @@ into one process. A run in which the broker is restarted is not its business.
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import time
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from schemas.codec import Frame, decode_broker_message, encode_message
+from schemas.codec import Frame, decode_broker_message, each_delivery, encode_message
 from schemas.edges import Role
 from schemas.errors import BrokerRefusedError
 from schemas.header import Header
@@ -24,6 +25,7 @@ from schemas.messages import (
     BrokerMessage,
     Commit,
     Committed,
+    Deliveries,
     Failure,
     Heartbeat,
     Hello,
@@ -34,7 +36,9 @@ from schemas.messages import (
 
 BEAT_SECONDS = 1.0
 DRAIN_MESSAGES = 256
-Received = tuple[BrokerMessage, list[bytes]]
+DELIVERIES = 16
+ZERO_COPY_BYTES = 65_536
+Received = tuple[BrokerMessage, list[memoryview]]
 
 
 class Link:
@@ -48,6 +52,7 @@ class Link:
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self.socket.setsockopt(option, 0)
         self.socket.connect(endpoint)
+        self._put = functools.partial(zmq.backend.Socket.send, self.socket)
         self._epoch = 0
         self._next_seq = 1
         self._unanswered: deque[tuple[int, list[Frame]]] = deque()
@@ -57,7 +62,7 @@ class Link:
         """Introduces the client, ready to work; answered by a Welcome."""
         self._post([encode_message(Hello(
             protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=self.role, name=self.name, incarnation=self._incarnation,
-            pipeline="", ready=True, windows=windows, installed=installed, resume_step=0, pid=os.getpid(),
+            pipeline="", ready=True, windows=windows, installed=installed, resume_step=0, pid=os.getpid(), deliveries=DELIVERIES,
         ))])  # fmt: skip
 
     def welcomed(self) -> None:
@@ -68,7 +73,9 @@ class Link:
             self.receive(1)  # what was ordered right behind the welcome is left for whoever works
 
     def _post(self, parts: Sequence[Frame]) -> None:
-        self.socket.send_multipart(parts, copy=max(map(len, parts)) < 65_536)
+        last = len(parts) - 1
+        for index, part in enumerate(parts):
+            self._put(part, 0 if index == last else zmq.SNDMORE, len(part) < ZERO_COPY_BYTES)
 
     def commit(
         self, acks: Sequence[int] = (), puts: Sequence[Header] = (), frames: Sequence[Frame] = (), fails: Sequence[Failure] = ()
@@ -99,11 +106,16 @@ class Link:
         orders: list[Received] = []
         for _ in range(at_most):
             try:
-                head, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                frame = self.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            message = decode_broker_message(head)
-            if not self._own(message):
+            message, frames = decode_broker_message(frame.buffer), []
+            while frame.more:
+                frame = self.socket.recv(copy=False)
+                frames.append(frame.buffer)
+            if isinstance(message, Deliveries):
+                orders += each_delivery(message, frames)
+            elif not self._own(message):
                 orders.append((message, frames))
         return orders
 
