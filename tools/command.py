@@ -174,6 +174,37 @@ def keys_revoke(name: KeyName, directory: Directory = None) -> None:
     revoke(name, directory)
 
 
+Recorded = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a run's name, or a file made by `tidemill cut`.")]
+
+
+@app.command()
+def inspect(
+    run: Recorded,
+    queue: Annotated[str, typer.Option(metavar="QUEUE", help="Only records of this queue.")] = "",
+    stage: Annotated[str, typer.Option(metavar="STAGE", help="Only records that this stage takes or puts.")] = "",
+    group: Annotated[int | None, typer.Option(help="Only records of this group.")] = None,
+    session: Annotated[str, typer.Option(metavar="TICKET[.ATTEMPT]", help="Only records of this session.")] = "",
+    step: Annotated[int | None, typer.Option(help="Only records that this optimizer step trained, and the version it made.")] = None,
+    version: Annotated[int | None, typer.Option(help="Only records with tokens of this version.")] = None,
+    reward: Annotated[str, typer.Option(metavar="COMPARISON", help="Only records with such a reward: '<0.5', '>=1', '0'.")] = "",
+    failed: Annotated[bool, typer.Option("--failed", help="List what failed, and why.")] = False,
+    begin: Annotated[float | None, typer.Option("--from", metavar="SECONDS", help="From this second of the run on.")] = None,
+    end: Annotated[float | None, typer.Option("--to", metavar="SECONDS", help="Up to this second of the run.")] = None,
+    record: Annotated[str, typer.Option(metavar="ENTRY[.PART]", help="One record in full, by its number in a list.")] = "",
+    episode: Annotated[str, typer.Option(metavar="TICKET[.ATTEMPT]", help="A session as a conversation, token by token.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Look into what a run recorded: its queues; with a filter, their records; or one record, or one episode."""
+    from tools.inspect.command import run_inspect
+    from tools.inspect.selection import Selection, reward_of, session_of
+
+    wanted = Selection(
+        queue=queue or None, stage=stage or None, group=group, session=session_of(session) if session else None, step=step,
+        version=version, reward=reward_of(reward) if reward else None, failed=failed, begin=begin, end=end,
+    )  # fmt: skip
+    raise typer.Exit(run_inspect(run, wanted, record=record, episode=episode, as_json=as_json))
+
+
 def _named(name: str) -> list[str]:
     # As a JSON string, so that a name like 7 stays text.
     return [f'run.name="{name}"'] if name else []

@@ -112,7 +112,8 @@ class Indexing:
     # --- one entry --------------------------------------------------------------------------------------------------------------
 
     def _damage(self, damage: Damage) -> None:
-        self._meta.damages.append(str(damage))
+        if str(damage) not in self._meta.damages:
+            self._meta.damages.append(str(damage))
         if damage.last >= damage.first:
             gap = (damage.first, damage.last)
             self._meta.missing.append(gap)

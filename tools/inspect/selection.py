@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from schemas.edges import EDGES, Role
 from schemas.errors import ConfigError
-from tools.inspect.index import Meta
+from tools.inspect.index import FailureRow, Meta
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "==": operator.eq, "<": operator.lt, ">": operator.gt, "=": operator.eq,
@@ -129,3 +129,19 @@ def _in_time(rows: np.ndarray, wanted: Selection) -> np.ndarray:
     if wanted.end is not None:
         keep &= rows["at"] <= wanted.end
     return keep
+
+
+def failures(meta: Meta, wanted: Selection) -> list[FailureRow]:
+    """Those that the other filters let through."""
+    return [failure for failure in meta.failures if _fits(failure, wanted, meta)]
+
+
+def _fits(failure: FailureRow, wanted: Selection, meta: Meta) -> bool:
+    ticket, attempt = wanted.session or (failure.ticket, failure.attempt)
+    queues = queues_of_stage(wanted.stage) if wanted.stage is not None else [failure.queue]
+    return (
+        wanted.queue in (None, failure.queue) and failure.queue in queues and wanted.group in (None, failure.group)
+        and ticket == failure.ticket and attempt in (None, failure.attempt)
+        and (wanted.step is None or failure.ticket in tickets_of_step(meta, wanted.step))
+        and (wanted.begin is None or failure.at >= wanted.begin) and (wanted.end is None or failure.at <= wanted.end)
+    )  # fmt: skip

@@ -1,0 +1,166 @@
+"""The commands `inspect`, `story` and `cut`: open, look, print. Exit codes: 0; 2 for bad input (by ConfigError), 1 for what is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import to_builtins
+
+from schemas.edges import EDGES
+from schemas.errors import ConfigError, JournalError
+from tools.inspect import selection, views
+from tools.inspect.looking import Look
+from tools.inspect.opening import Run, open_run
+from tools.inspect.record import as_json
+from tools.inspect.selection import Selection
+from tools.inspect.words import words_of
+
+DAMAGED = 1
+BAR = 30
+
+
+class Bar:
+    """Progress on stderr, where somebody looks at it; nothing for what is over at once."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._next = time.monotonic() + 0.5
+        self._is_shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Draws, ten times a second at most."""
+        if time.monotonic() < self._next or not sys.stderr.isatty():
+            return
+        self._next, self._is_shown = time.monotonic() + 0.1, True
+        part = min(1.0, done / total) if total else 1.0
+        print(f"\r\x1b[K{self._what} [{'#' * int(part * BAR):<{BAR}}] {part:4.0%} of {views.size_text(total)}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Takes it away, so that lines can be printed."""
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._is_shown = False
+
+
+def quietly(write: Iterable[str], bar: Bar | None = None) -> int:
+    """Prints lines as they come; a reader that has seen enough ends it without a complaint."""
+    try:
+        for line in write:
+            if bar is not None:
+                bar.clear()
+            print(line, flush=bar is not None and sys.stdout.isatty())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def is_coloured() -> bool:
+    """Colours are for terminals, unless somebody forbids or forces them."""
+    return not os.environ.get("NO_COLOR") and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
+
+
+def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, as_json: bool) -> int:
+    """One view: a record, an episode, failures, records, or the whole."""
+    bar = Bar("indexing")
+    with open_run(text) as run, Look(run, bar) as look:
+        try:
+            if record:
+                return _record(look, record, as_json=as_json)
+            if episode:
+                return _episode(look, episode, as_json=as_json)
+            if wanted.is_empty:
+                return _overview(run, look, as_json=as_json)
+            if wanted.queue is not None:
+                if wanted.queue not in EDGES:
+                    look.catch_up()
+                selection.check_queue(wanted.queue, look.index.meta.queues)
+            if wanted.stage is not None:
+                selection.queues_of_stage(wanted.stage)
+            return _failures(look, wanted, as_json=as_json) if wanted.failed else _rows(look, wanted, bar, as_json=as_json)
+        finally:
+            bar.clear()
+
+
+def _record(look: Look, text: str, *, as_json: bool) -> int:
+    number, _, part = text.partition(".")
+    try:
+        found = look.record(selection.number_of(number, "record"), selection.number_of(part or "0", "record's part"))
+    except JournalError as error:
+        print(f"tidemill: {error}", file=sys.stderr)
+        return DAMAGED
+    if as_json:
+        return quietly([json.dumps(record_json(found), default=repr)])
+    return quietly(views.record_lines(found, words_of(look.run)))
+
+
+record_json = as_json
+
+
+def _episode(look: Look, text: str, *, as_json: bool) -> int:
+    talk = look.conversation(*selection.session_of(text))
+    if as_json:
+        return quietly([json.dumps(to_builtins(talk), default=repr)])
+    return quietly(views.conversation_lines(talk, coloured=is_coloured()))
+
+
+def _overview(run: Run, look: Look, *, as_json: bool) -> int:
+    look.catch_up()
+    meta, live = look.index.meta, run.is_live
+    said = list(views.warnings(meta, look.index.gone, look.torn_bytes, live=live, manifest=run.manifest))
+    if as_json:
+        body: dict[str, Any] = {
+            "run": run.name, "live": live, "phase": meta.phase, "bytes": look.index.total_bytes, "queues": to_builtins(meta.totals),
+            "segments": [{name: getattr(part, name) for name in ("index", "first", "entries", "began", "ended")} for part in meta.segments],
+            "events": meta.events, "endings": meta.endings, "steps": sorted({row.step for row in meta.steps}), "failures": len(meta.failures),
+            "missing": meta.missing, "damage": meta.damages, "torn_bytes": look.torn_bytes, "said": said, "manifest": run.manifest,
+        }  # fmt: skip
+        return quietly([json.dumps(body)])
+    lines = [*views.overview(meta, run.name, look.index.total_bytes, life_of(run, meta.phase, live=live), list(EDGES)), *said]
+    return quietly(lines)
+
+
+def life_of(run: Run, phase: str, *, live: bool) -> str:
+    """How the run stands."""
+    if live:
+        return "its broker is at work"
+    if run.manifest:
+        return "a cut"
+    if phase == "closed":
+        return "the run has ended"
+    return f"its broker is gone, and the run was not at its end (phase {phase or 'unknown'}): killed, or still to be resumed"
+
+
+def _rows(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:
+    def lines() -> Iterable[str]:
+        for block in look.rows(wanted):
+            for row in block:
+                fields = views.row_fields(row, look.index.meta)
+                yield json.dumps(fields) if as_json else views.row_line(fields)
+
+    code = quietly(lines(), bar)
+    _say(look)
+    return code
+
+
+def _failures(look: Look, wanted: Selection, *, as_json: bool) -> int:
+    look.catch_up()
+    found = selection.failures(look.index.meta, wanted)
+    code = quietly(json.dumps(to_builtins(failure)) if as_json else views.failure_line(failure) for failure in found)
+    _say(look)
+    return code
+
+
+def _say(look: Look) -> None:
+    """What a list cannot show goes to stderr."""
+    meta = look.index.meta
+    for line in views.warnings(meta, look.index.gone, look.torn_bytes, live=look.run.is_live, manifest={}):
+        print(f"tidemill: {line}", file=sys.stderr)
+
+
+__all__ = ["ConfigError", "run_inspect"]

@@ -1,0 +1,128 @@
+"""Looking into an opened run: rows that stream, records, conversations. Joins index, journal and schemas; prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from schemas.errors import ConfigError, JournalError
+from tools.inspect import episode
+from tools.inspect.episode import Conversation
+from tools.inspect.index import Index, StepRow
+from tools.inspect.indexing import Indexing, Progress
+from tools.inspect.opening import Run
+from tools.inspect.record import Opened, open_record
+from tools.inspect.rows import MADE, REFUSED
+from tools.inspect.selection import Selection, mask
+from tools.inspect.words import words_of
+
+
+class Look:
+    """A run with its index. `torn_bytes`: known after the first full pass."""
+
+    def __init__(self, run: Run, progress: Progress | None = None) -> None:
+        self.run = run
+        self.index = Index(run.journal)
+        self.torn_bytes = 0
+        self._progress = progress
+        self._is_current = False
+
+    def __enter__(self) -> Look:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.index.close()
+
+    def catch_up(self) -> None:
+        """Indexes what is new."""
+        for _ in self._new():
+            pass
+
+    def _new(self) -> Iterator[np.ndarray]:
+        if not self._is_current:
+            indexing = Indexing(self.index, self._progress)
+            yield from indexing.run()
+            self.torn_bytes = indexing.torn_bytes
+            self._is_current = True
+
+    def rows(self, wanted: Selection) -> Iterator[np.ndarray]:
+        """Blocks of matching rows, oldest first: those indexed before at once, new ones as they are found."""
+        if wanted.step is not None:
+            self.catch_up()  # what a step trained is known only once it is planned
+        for block in [*self.index.stored()]:
+            yield block[mask(block, wanted, self.index.meta)]
+        for block in self._new():
+            yield block[mask(block, wanted, self.index.meta)]
+
+    def all_rows(self, wanted: Selection) -> np.ndarray:
+        """All matching rows in one array."""
+        found = list(self.rows(wanted))
+        return np.concatenate(found) if found else np.empty(0)
+
+    def row(self, number: int, part: int) -> np.ndarray:
+        """The row of one record. Raises ConfigError where there is none."""
+        self.catch_up()
+        for block in self.index.stored():
+            at = int(np.searchsorted(block["number"], number))
+            while at < len(block) and block["number"][at] == number:
+                if block["part"][at] == part and not block["flags"][at] & MADE:
+                    return block[at]
+                at += 1
+        raise ConfigError(f"record {number}.{part}: there is none; `tidemill inspect RUN --from 0` lists all, by these numbers")
+
+    def record(self, number: int, part: int) -> Opened:
+        """One record in full. Raises ConfigError or JournalError."""
+        return open_record(self.run.journal, self.row(number, part))
+
+    # --- conversations ----------------------------------------------------------------------------------------------------------
+
+    def conversation(self, ticket: int, attempt: int | None) -> Conversation:
+        """A session. Raises ConfigError where nothing of it is recorded."""
+        rows = self.all_rows(Selection(session=(ticket, attempt)))
+        rows = rows[rows["flags"] & (REFUSED | MADE) == 0] if len(rows) else rows
+        if not len(rows):
+            raise ConfigError(f"session {ticket}{f'.{attempt}' if attempt else ''}: nothing of it is recorded here")
+        last = attempt if attempt is not None else int(rows["attempt"].max())
+        rows = rows[rows["attempt"] == last]
+        return self._conversation(ticket, last, rows)
+
+    def _conversation(self, ticket: int, attempt: int, rows: np.ndarray) -> Conversation:
+        by_queue = {queue: [row for row in rows if self.index.meta.queues[int(row["queue"])] == queue] for queue in self.index.meta.queues}
+        sample = self._newest([*by_queue.get("scored", ()), *by_queue.get("samples", ())])
+        whole = self._newest(by_queue.get("episodes", []))
+        remarks: list[str] = []
+        if whole is not None and "tokens" in whole.arrays:
+            raw, source = episode.of_episode(whole), "episode"
+        else:
+            raw, source = self._from_messages([*by_queue.get("turns", ()), *by_queue.get("actions", ())], remarks), "turns and actions"
+        plan = self._plan(ticket)
+        group = int(rows["group"][0])
+        reward = sample.header.get("reward") if sample is not None else None
+        advantage = episode.advantage_in(plan, group, reward)
+        return Conversation(
+            ticket=ticket, attempt=attempt, group=group, source=source, task=whole.body.get("task") if whole else None,
+            outcome=whole.body.get("outcome") if whole else None, reward=reward,
+            reward_parts=sample.body.get("reward_parts", {}) if sample else {}, step=plan.step if plan else None,
+            truncated=bool(whole and whole.header.get("truncated")), remarks=[*remarks, *(whole.remarks if whole else ())],
+            pieces=episode.pieces_of(raw, words_of(self.run), advantage, plan.oldest_allowed if plan else 0),
+        )  # fmt: skip
+
+    def _newest(self, rows: list[np.ndarray]) -> Opened | None:
+        try:
+            return open_record(self.run.journal, max(rows, key=lambda row: int(row["number"]))) if rows else None
+        except JournalError:
+            return None
+
+    def _from_messages(self, rows: list[np.ndarray], remarks: list[str]) -> episode.Raw:
+        records = []
+        for row in sorted(rows, key=lambda row: int(row["number"])):
+            try:
+                records.append(open_record(self.run.journal, row))
+            except JournalError as error:
+                remarks.append(str(error))
+        remarks += [remark for record in records for remark in record.remarks]
+        return episode.of_messages(records)
+
+    def _plan(self, ticket: int) -> StepRow | None:
+        return next((plan for plan in reversed(self.index.meta.steps) if ticket in plan.tickets), None)

@@ -1,0 +1,200 @@
+"""What is shown: lines of text from rows, records, conversations and the index. Pure; colours only where they are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tools.inspect.episode import Conversation, Piece, Token
+from tools.inspect.index import FailureRow, Meta
+from tools.inspect.record import Opened
+from tools.inspect.rows import DAMAGED, EVAL, MADE, REFUSED, TRUNCATED, UNSURE
+
+FLAG_WORDS = ((REFUSED, "refused"), (EVAL, "eval"), (TRUNCATED, "truncated"), (DAMAGED, "damaged"), (MADE, "by-broker"), (UNSURE, "unjudged"))
+DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+SHOWN_VALUES = 12
+"""Of an array in one record's view; `--json` shows all."""
+
+
+def size_text(size: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------------------
+
+
+def row_fields(row: np.ndarray, meta: Meta) -> dict[str, Any]:
+    """A row as a JSON object; absent fields are left out."""
+    fields: dict[str, Any] = {
+        "record": f"{int(row['number'])}.{int(row['part'])}", "at": round(float(row["at"]), 6), "queue": _name(meta.queues, row["queue"]),
+        "client": _name(meta.clients, row["client"]), "bytes": int(row["bytes"]),
+    }  # fmt: skip
+    names = ("ticket", "group", "member", "attempt", "turn", "oldest", "newest", "tokens")
+    fields |= {name: int(row[name]) for name in names if row[name] >= 0}
+    if not math.isnan(row["reward"]):
+        fields["reward"] = float(row["reward"])
+    flags = [word for flag, word in FLAG_WORDS if int(row["flags"]) & flag]
+    return {**fields, "flags": flags} if flags else fields
+
+
+def _name(names: list[str], place: Any) -> str:
+    return names[int(place)] if int(place) < len(names) else "?"
+
+
+def row_line(fields: Mapping[str, Any]) -> str:
+    """One line a record."""
+    session = f"{fields['ticket']}.{fields['attempt']}" if "attempt" in fields else str(fields.get("ticket", ""))
+    versions = {fields[name] for name in ("oldest", "newest") if name in fields}
+    parts = (
+        f"{fields['record']:>10}", f"{fields['at']:>10.3f} s", f"{fields['queue']:<9}", f"{session:>9}",
+        f"g{fields['group']:<5}" if "group" in fields else " " * 6, f"turn {fields['turn']:<3}" if "turn" in fields else " " * 8,
+        f"{fields['tokens']:>6} tok" if "tokens" in fields else " " * 10, f"v{'-'.join(map(str, sorted(versions)))}".ljust(7) if versions else " " * 7,
+        f"r {fields['reward']:<7.4g}" if "reward" in fields else " " * 9, f"{size_text(fields['bytes']):>9}", fields["client"],
+        " ".join(fields.get("flags", ())),
+    )  # fmt: skip
+    return "  ".join(parts).rstrip()
+
+
+def failure_line(failure: FailureRow) -> str:
+    """One line a failure."""
+    session = f"{failure.ticket}.{failure.attempt}" if failure.attempt is not None else f"{failure.ticket}"
+    what = "ticket ended" if failure.final else f"{failure.queue} under {failure.client}"
+    return f"{failure.number:>10}  {failure.at:>10.3f} s  {session:>9}  g{failure.group if failure.group is not None else '':<5}  {what}: {failure.reason}"
+
+
+# --- the overview ------------------------------------------------------------------------------------------------------------------
+
+
+def overview(meta: Meta, name: str, bytes_on_disk: int, life: str, order: list[str]) -> Iterator[str]:
+    """Queues, ends, and what is wrong with the recording."""
+    began = meta.segments[0].began if meta.segments else 0.0
+    ended = meta.segments[-1].ended if meta.segments else 0.0
+    entries = sum(segment.entries for segment in meta.segments)
+    yield f"{name}: {entries:,} entries, {began:.1f} to {ended:.1f} s, {size_text(bytes_on_disk)} in {len(meta.segments)} segments; {life}"
+    yield ""
+    yield f"{'queue':<10} {'records':>10} {'bytes':>10} {'first':>11} {'last':>11} {'refused':>8}"
+    for queue in sorted(meta.totals, key=lambda queue: (order.index(queue) if queue in order else len(order), queue)):
+        of = meta.totals[queue]
+        yield f"{queue:<10} {of.records:>10,} {size_text(of.bytes):>10} {of.first:>9.3f} s {of.last:>9.3f} s {of.refused or '':>8}"
+    yield ""
+    steps = {row.step for row in meta.steps}
+    if steps:
+        yield f"steps planned: {len(steps)} ({min(steps)} to {max(steps)})"
+    if meta.endings:
+        yield "tickets ended: " + ", ".join(f"{ending} {count:,}" for ending, count in sorted(meta.endings.items()))
+    if meta.failures:
+        yield f"failures: {len(meta.failures):,} (`--failed` lists them)"
+    others = {kind: count for kind, count in meta.events.items() if kind not in ("commit", "tick", "heartbeat")}
+    yield "other events: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(others.items()))
+
+
+def warnings(meta: Meta, gone: list[int], torn_bytes: int, *, live: bool, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """What is missing or damaged, one thing a line."""
+    if manifest:
+        yield manifest_line(manifest)
+    for first, last in meta.missing:
+        if (first, last) in meta.dropped:
+            yield f"missing: entries {first:,} to {last:,}, whole segments: dropped by the quota (broker.journal_quota_bytes), or removed"
+        else:
+            yield f"missing: entries {first:,} to {last:,}"
+    if gone:
+        yield f"missing: segments {', '.join(f'{index:08d}' for index in gone)} were dropped since they were indexed: headers only, no frames"
+    for damage in meta.damages[:20]:
+        yield f"damage: {damage}"
+    if len(meta.damages) > 20:
+        yield f"damage: and {len(meta.damages) - 20} more"
+    if meta.unreadable:
+        yield f"unreadable: {meta.unreadable:,} events are not msgpack maps with a type"
+    if torn_bytes:
+        yield f"the last {torn_bytes:,} bytes are no whole commit: " + (
+            "being written now" if live else "cut off when the broker died; nothing of it was acknowledged"
+        )
+    if meta.note:
+        yield f"not followed all the way: {meta.note}"
+
+
+def manifest_line(manifest: Mapping[str, Any]) -> str:
+    """Of a cut file."""
+    redacted = "; tokens, texts and reasons are blanked" if manifest.get("redacted") else ""
+    return (f"cut of {manifest.get('run')} around {manifest.get('around')}: entries {manifest.get('first')} to {manifest.get('last')}, "
+            f"frames of {manifest.get('framed')} of them{redacted}")  # fmt: skip
+
+
+# --- one record --------------------------------------------------------------------------------------------------------------------
+
+
+def record_lines(record: Opened, words: Any) -> Iterator[str]:
+    """Header, body and arrays."""
+    yield f"record {record.number}.{record.part}: {record.tag} at {record.at:.6f} s, from {record.sender}"
+    for remark in record.remarks:
+        yield f"  note: {remark}"
+    if record.unknown:
+        yield f"  unknown fields: {', '.join(record.unknown)}"
+    if record.absent:
+        yield f"  fields that this version expects and the record lacks: {', '.join(record.absent)}"
+    for title, fields in (("header", record.header), ("body", record.body)):
+        yield f"{title}:"
+        yield from (f"  {name}: {value!r}" for name, value in fields.items() if not (title == "body" and name == "type"))
+    yield "arrays:"
+    for name, array in record.arrays.items():
+        shown = " ".join(f"{value:.4g}" if array.dtype.kind == "f" else str(value) for value in array[:SHOWN_VALUES].tolist())
+        yield f"  {name}: {array.dtype.str}[{len(array)}] {shown}{' …' if len(array) > SHOWN_VALUES else ''}"
+    if words is not None and "tokens" in record.arrays:
+        yield "text:"
+        yield f"  {''.join(words(int(token)) for token in record.arrays['tokens'])!r}"
+
+
+# --- a conversation ----------------------------------------------------------------------------------------------------------------
+
+
+def conversation_lines(talk: Conversation, *, coloured: bool) -> Iterator[str]:
+    """A head, then each side's text, then its tokens."""
+    yield f"session {talk.ticket}.{talk.attempt} of group {talk.group}, from its {talk.source}" + (" (truncated)" if talk.truncated else "")
+    yield from (f"note: {remark}" for remark in talk.remarks)
+    if talk.task is not None:
+        yield f"task: {talk.task}"
+    for piece in talk.pieces:
+        yield ""
+        yield _paint(f"── turn {piece.turn} · {piece.who} · {len(piece.tokens)} tokens", BOLD, coloured)
+        yield _text(piece, coloured=coloured)
+        yield from (_token_line(token, coloured=coloured) for token in piece.tokens)
+    yield ""
+    if talk.outcome is not None:
+        yield f"outcome: {talk.outcome}"
+    parts = ", ".join(f"{name} {value:g}" for name, value in talk.reward_parts.items())
+    yield f"reward: {'none yet' if talk.reward is None else f'{talk.reward:g}'}" + (f" ({parts})" if parts else "")
+    yield f"trained in step: {talk.step}" if talk.step is not None else "in no step plan"
+
+
+def _text(piece: Piece, *, coloured: bool) -> str:
+    return "".join(
+        _paint(f"⟨{token.id}⟩" if token.text is None else token.text, _colour(token), coloured) for token in piece.tokens
+    )
+
+
+def _colour(token: Token) -> str:
+    """The likelier the policy found it, the greener; what it did not say is dim."""
+    if not token.sampled or token.logprob is None:
+        return DIM
+    return "\x1b[32m" if token.logprob > -0.5 else "\x1b[33m" if token.logprob > -2.0 else "\x1b[31m"
+
+
+def _token_line(token: Token, *, coloured: bool) -> str:
+    shown = f"{token.position:>6} {token.id:>7} {token.text!r:<14}" if token.text is not None else f"{token.position:>6} {token.id:>7}"
+    if not token.sampled:
+        return _paint(f"{shown} not sampled", DIM, coloured)
+    advantage = "no advantage" if token.advantage is None else f"advantage {token.advantage:+.4f}" + (" masked: too old" if token.masked else "")
+    version = f"v{token.version}" if token.version is not None else "v?"
+    return _paint(f"{shown} sampled  logprob {token.logprob:8.4f}  {version:<5} {advantage}", _colour(token), coloured)
+
+
+def _paint(text: str, colour: str, coloured: bool) -> str:  # noqa: FBT001
+    return f"{colour}{text}{RESET}" if coloured else text

@@ -1,0 +1,34 @@
+"""Token ids as text, with the run's own tokenizer where it can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.inspect.opening import Run
+
+Words = Callable[[int], str]
+
+
+def words_of(run: Run) -> Words | None:
+    """One token's text by its id; None where no tokenizer is at hand, or the text was taken out."""
+    if run.manifest.get("redacted"):
+        return None
+    path = tokenizer_of(run)
+    if path is None:
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+
+    def word(token: int) -> str:
+        return str(tokenizer.decode([token], skip_special_tokens=False))
+
+    return word
+
+
+def tokenizer_of(run: Run) -> Path | None:
+    """The file, in the run, in its checkpoints, or beside its model."""
+    model = run.config.get("model", {}).get("path", "")
+    places = [run.directory, *sorted((run.directory / "checkpoints").glob("step-*"), reverse=True), *([Path(model)] if model else [])]
+    return next((place / "tokenizer.json" for place in places if (place / "tokenizer.json").is_file()), None)
