@@ -205,6 +205,32 @@ def inspect(
     raise typer.Exit(run_inspect(run, wanted, record=record, episode=episode, as_json=as_json))
 
 
+@app.command()
+def story(
+    subject: Annotated[str, typer.Argument(metavar="ID", help="ticket:7, session:7.1, group:3, step:4 or version:2.")],
+    run: Recorded,
+    trace: Annotated[str, typer.Option(metavar="FILE", help="Write a Chrome trace (for ui.perfetto.dev) into this file.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Tell the life of a ticket, session, group, step or version: who had it, for how long, what became of it."""
+    from tools.inspect.command import run_story
+
+    raise typer.Exit(run_story(subject, run, trace=trace, as_json=as_json))
+
+
+@app.command()
+def cut(
+    run: Recorded,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make, such as out.tide.")],
+    around: Annotated[str, typer.Option(metavar="ID", help="ticket:7, session:7.1, group:3, step:4 or version:2.")],
+    redact: Annotated[bool, typer.Option("--redact", help="Blank tokens, tasks, outcomes and reasons; lengths stay.")] = False,
+) -> None:
+    """Cut out of a recorded run what bears on one id: a small file that inspect and story open like a run."""
+    from tools.inspect.command import run_cut
+
+    raise typer.Exit(run_cut(run, around, str(file), redact=redact))
+
+
 def _named(name: str) -> list[str]:
     # As a JSON string, so that a name like 7 stays text.
     return [f'run.name="{name}"'] if name else []

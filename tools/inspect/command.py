@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
@@ -16,9 +17,7 @@ from schemas.errors import ConfigError, JournalError
 from tools.inspect import selection, views
 from tools.inspect.looking import Look
 from tools.inspect.opening import Run, open_run
-from tools.inspect.record import as_json
 from tools.inspect.selection import Selection
-from tools.inspect.words import words_of
 
 DAMAGED = 1
 BAR = 30
@@ -88,6 +87,9 @@ def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, as_j
 
 
 def _record(look: Look, text: str, *, as_json: bool) -> int:
+    from tools.inspect import record
+    from tools.inspect.words import words_of
+
     number, _, part = text.partition(".")
     try:
         found = look.record(selection.number_of(number, "record"), selection.number_of(part or "0", "record's part"))
@@ -95,11 +97,8 @@ def _record(look: Look, text: str, *, as_json: bool) -> int:
         print(f"tidemill: {error}", file=sys.stderr)
         return DAMAGED
     if as_json:
-        return quietly([json.dumps(record_json(found), default=repr)])
+        return quietly([json.dumps(record.as_json(found), default=repr)])
     return quietly(views.record_lines(found, words_of(look.run)))
-
-
-record_json = as_json
 
 
 def _episode(look: Look, text: str, *, as_json: bool) -> int:
@@ -163,4 +162,46 @@ def _say(look: Look) -> None:
         print(f"tidemill: {line}", file=sys.stderr)
 
 
-__all__ = ["ConfigError", "run_inspect"]
+def run_story(text: str, run_text: str, *, trace: str, as_json: bool) -> int:
+    """The life of one thing, as a table or a trace."""
+    from tools.inspect import story, telling
+    from tools.inspect.trace import trace_of
+
+    subject, bar = story.subject_of(text), Bar("indexing")
+    with open_run(run_text) as run, Look(run, bar) as look:
+        look.catch_up()
+        bar.clear()
+        told = telling.tell(look, subject)
+        if told.note:
+            print(f"tidemill: {told.note}", file=sys.stderr)
+        used = telling.usage(look, subject.id) if subject.kind == "version" else []
+    if trace:
+        _write(trace, json.dumps(trace_of(told.facts)))
+    if as_json:
+        body = {"subject": str(subject), "facts": to_builtins(told.facts), "summary": to_builtins(story.summary(told.facts)),
+                "used_by": dict(used), "note": told.note}  # fmt: skip
+        return quietly([json.dumps(body)])
+    return quietly([*story.lines(subject, told.facts), *(story.usage_lines(subject.id, used) if subject.kind == "version" else ())])
+
+
+def _write(path: str, text: str) -> None:
+    """Raises ConfigError where it cannot be written."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+
+
+def run_cut(run_text: str, around: str, path: str, *, redact: bool) -> int:
+    """Everything that bears on one id, in one file."""
+    from tools.inspect import cutting, story
+
+    subject, bar = story.subject_of(around), Bar("indexing")
+    with open_run(run_text) as run, Look(run, bar) as look:
+        look.catch_up()
+        bar.clear()
+        manifest = cutting.cut(look, subject, Path(path), redact=redact)
+    print(f"{path}: {views.manifest_line(manifest)}; {views.size_text(Path(path).stat().st_size)}")
+    if not manifest["folds"]:
+        print("tidemill: the run cannot be folded by this version: only the id's own entries are in the file", file=sys.stderr)
+    return 0

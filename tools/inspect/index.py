@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from broker.journal.format import SEGMENT_HEAD
-from broker.journal.reading import segment_paths
 from tools.inspect.rows import ROW
 
 FORMAT = 1
+HEAD_BYTES = 48
+"""Of a segment, seal included: no two segments share them. (The journal's own modules are not loaded for a mere look at the index.)"""
 
 
 class Segment(Struct, kw_only=True):
@@ -185,9 +185,17 @@ class Index:
         return [segment.index for segment in self.meta.segments if not (self.journal / f"{segment.index:08d}.log").is_file()]
 
     @property
+    def is_current(self) -> bool:
+        """Nothing stands behind what is indexed: all of the newest segment is, and it is the newest."""
+        paths = sorted(self.journal.glob("[0-9]*.log"))
+        if not paths or not self.meta.segments:
+            return False
+        return (int(paths[-1].stem), paths[-1].stat().st_size) == self.meta.end
+
+    @property
     def total_bytes(self) -> int:
         """Of all segments that are there."""
-        return sum(path.stat().st_size for path in segment_paths(self.journal))
+        return sum(path.stat().st_size for path in self.journal.glob("[0-9]*.log"))
 
     def snapshot(self, name: str) -> Snapshot | None:
         """A kept state."""
@@ -238,7 +246,7 @@ def state_name(number: int) -> str:
 def head_of(path: Path) -> bytes:
     """A segment's head: another segment under the same name has another."""
     with path.open("rb") as file:
-        return file.read(SEGMENT_HEAD.size)
+        return file.read(HEAD_BYTES)
 
 
 def _place_for(journal: Path) -> Path:

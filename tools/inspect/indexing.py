@@ -6,7 +6,7 @@ next pass goes on from there; a torn tail is not indexed and is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,15 +17,13 @@ from tools.inspect import rows as lean
 from tools.inspect.folding import Fold, Folded, encode_state, state_of
 from tools.inspect.index import FailureRow, Index, Segment, Snapshot, StepRow, Totals, head_of, state_name
 from tools.inspect.lives import Fact
+from tools.inspect.looking import Progress
 from tools.inspect.rows import DAMAGED, MADE, REFUSED, ROW, UNSURE, Names
 
 BLOCK_ROWS = 2048
 """Rows that are handed on at once: a tenth of a second's work."""
 SNAPSHOT_ENTRIES = 20_000
 """Entries between two kept states: folding them takes about a second."""
-
-Progress = Callable[[int, int], None]
-"""Told bytes done and bytes in all."""
 
 
 class Indexing:

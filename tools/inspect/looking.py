@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from schemas.errors import ConfigError, JournalError
-from tools.inspect import episode
-from tools.inspect.episode import Conversation
 from tools.inspect.index import Index, StepRow
-from tools.inspect.indexing import Indexing, Progress
 from tools.inspect.opening import Run
-from tools.inspect.record import Opened, open_record
 from tools.inspect.rows import MADE, REFUSED
 from tools.inspect.selection import Selection, mask
-from tools.inspect.words import words_of
+
+if TYPE_CHECKING:  # loaded where they are used: a list from an index is there before core and codec would be
+    from tools.inspect.episode import Conversation, Raw
+    from tools.inspect.record import Opened
+
+Progress = Callable[[int, int], None]
+"""Told bytes done and bytes in all."""
 
 
 class Look:
@@ -40,7 +43,10 @@ class Look:
             pass
 
     def _new(self) -> Iterator[np.ndarray]:
+        self._is_current = self._is_current or self.index.is_current
         if not self._is_current:
+            from tools.inspect.indexing import Indexing
+
             indexing = Indexing(self.index, self._progress)
             yield from indexing.run()
             self.torn_bytes = indexing.torn_bytes
@@ -73,6 +79,8 @@ class Look:
 
     def record(self, number: int, part: int) -> Opened:
         """One record in full. Raises ConfigError or JournalError."""
+        from tools.inspect.record import open_record
+
         return open_record(self.run.journal, self.row(number, part))
 
     # --- conversations ----------------------------------------------------------------------------------------------------------
@@ -88,6 +96,9 @@ class Look:
         return self._conversation(ticket, last, rows)
 
     def _conversation(self, ticket: int, attempt: int, rows: np.ndarray) -> Conversation:
+        from tools.inspect import episode
+        from tools.inspect.words import words_of
+
         by_queue = {queue: [row for row in rows if self.index.meta.queues[int(row["queue"])] == queue] for queue in self.index.meta.queues}
         sample = self._newest([*by_queue.get("scored", ()), *by_queue.get("samples", ())])
         whole = self._newest(by_queue.get("episodes", []))
@@ -100,7 +111,7 @@ class Look:
         group = int(rows["group"][0])
         reward = sample.header.get("reward") if sample is not None else None
         advantage = episode.advantage_in(plan, group, reward)
-        return Conversation(
+        return episode.Conversation(
             ticket=ticket, attempt=attempt, group=group, source=source, task=whole.body.get("task") if whole else None,
             outcome=whole.body.get("outcome") if whole else None, reward=reward,
             reward_parts=sample.body.get("reward_parts", {}) if sample else {}, step=plan.step if plan else None,
@@ -109,12 +120,17 @@ class Look:
         )  # fmt: skip
 
     def _newest(self, rows: list[np.ndarray]) -> Opened | None:
+        from tools.inspect.record import open_record
+
         try:
             return open_record(self.run.journal, max(rows, key=lambda row: int(row["number"]))) if rows else None
         except JournalError:
             return None
 
-    def _from_messages(self, rows: list[np.ndarray], remarks: list[str]) -> episode.Raw:
+    def _from_messages(self, rows: list[np.ndarray], remarks: list[str]) -> Raw:
+        from tools.inspect.episode import of_messages
+        from tools.inspect.record import open_record
+
         records = []
         for row in sorted(rows, key=lambda row: int(row["number"])):
             try:
@@ -122,7 +138,7 @@ class Look:
             except JournalError as error:
                 remarks.append(str(error))
         remarks += [remark for record in records for remark in record.remarks]
-        return episode.of_messages(records)
+        return of_messages(records)
 
     def _plan(self, ticket: int) -> StepRow | None:
         return next((plan for plan in reversed(self.index.meta.steps) if ticket in plan.tickets), None)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tools.inspect.episode import Conversation, Piece, Token
 from tools.inspect.index import FailureRow, Meta
-from tools.inspect.record import Opened
 from tools.inspect.rows import DAMAGED, EVAL, MADE, REFUSED, TRUNCATED, UNSURE
+
+if TYPE_CHECKING:
+    from tools.inspect.episode import Conversation, Piece, Token
+    from tools.inspect.record import Opened
 
 FLAG_WORDS = ((REFUSED, "refused"), (EVAL, "eval"), (TRUNCATED, "truncated"), (DAMAGED, "damaged"), (MADE, "by-broker"), (UNSURE, "unjudged"))
 DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
@@ -100,16 +102,16 @@ def warnings(meta: Meta, gone: list[int], torn_bytes: int, *, live: bool, manife
     """What is missing or damaged, one thing a line."""
     if manifest:
         yield manifest_line(manifest)
-    for first, last in meta.missing:
+    for first, last in meta.missing if not manifest else ():
         if (first, last) in meta.dropped:
             yield f"missing: entries {first:,} to {last:,}, whole segments: dropped by the quota (broker.journal_quota_bytes), or removed"
         else:
             yield f"missing: entries {first:,} to {last:,}"
     if gone:
         yield f"missing: segments {', '.join(f'{index:08d}' for index in gone)} were dropped since they were indexed: headers only, no frames"
-    for damage in meta.damages[:20]:
+    for damage in meta.damages[:20] if not manifest else ():
         yield f"damage: {damage}"
-    if len(meta.damages) > 20:
+    if len(meta.damages) > 20 and not manifest:
         yield f"damage: and {len(meta.damages) - 20} more"
     if meta.unreadable:
         yield f"unreadable: {meta.unreadable:,} events are not msgpack maps with a type"
