@@ -27,6 +27,7 @@ from broker.logs import configure_logs
 from broker.reports import Reports
 from broker.status import failure, status, summary
 from broker.transport import Transport
+from broker.tuning import tune
 from schemas.errors import ConfigError, InvariantError, JournalError, TidemillError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
     started = Started(config=config, run_directory=str(run_directory))
     driver = Driver(journal, transport, reports, started, commit_batch=broker["commit_batch"], accept_loss=broker["accept_loss"])
     page = _metrics_page(driver, journal, broker)
+    tune()
     (run_directory / "broker.pid").write_text(f"{os.getpid()}\n")
     (run_directory / "endpoint").write_text(transport.endpoint)
     signal.signal(signal.SIGTERM, lambda *_: driver.stop("signal"))

@@ -31,10 +31,10 @@ class Arena:
         kinds of action mean nothing here."""
         if isinstance(action, Keep):
             self._keep(action, puts, frames, position)
-        elif isinstance(action, Store):
-            self._add(action.message, tuple(encode_record(action.record)))
         elif isinstance(action, Forget):
             self._forget(action)
+        elif isinstance(action, Store):
+            self._add(action.message, tuple(encode_record(action.record)))
         elif isinstance(action, Detach):
             self._loose.update(dict.fromkeys(action.messages))
 
@@ -52,14 +52,15 @@ class Arena:
 
     def _add(self, message: int, frames: tuple[Frame, ...]) -> None:
         self._frames[message] = frames
-        self.bytes += sum(len(frame) for frame in frames)
+        self.bytes += sum(map(len, frames))
 
     def _forget(self, action: Forget) -> None:
         for message in action.messages:
-            self.bytes -= sum(len(frame) for frame in self._frames.pop(message, ()))
+            self.bytes -= sum(map(len, self._frames.pop(message, ())))
             self._places.pop(message, None)
-            self._damaged.pop(message, None)
-            self._loose.pop(message, None)
+            if self._damaged or self._loose:
+                self._damaged.pop(message, None)
+                self._loose.pop(message, None)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------------
 

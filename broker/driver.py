@@ -228,7 +228,7 @@ class Driver:
             self._outbox.asked(identity, event.message.deliveries)
         actions = step(self._state, event, now)
         self._carry_out(actions, puts, frames, identity, number)
-        self._hurry(event, actions)
+        self._hurry(0.0 if puts else urgency(event, actions))
 
     def _carry_out(self, actions: list[Action], puts: tuple[Header, ...], frames: Sequence[Frame], identity: bytes, number: int) -> None:
         """In order: frames are looked up when their message is ordered, for a later action may forget them."""
@@ -260,9 +260,8 @@ class Driver:
 
     # --- durability ---------------------------------------------------------------------------------------------------------
 
-    def _hurry(self, event: Event, actions: Sequence[Action]) -> None:
-        """Asks for the commit that the event is worth."""
-        worth = urgency(event, actions)
+    def _hurry(self, worth: float | None) -> None:
+        """Asks for the commit that an event is worth."""
         if worth == 0.0:
             self._unwanted += 1
             if self._unwanted >= self._commit_batch:
