@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -24,7 +24,7 @@ from schemas.errors import VerifierFailure, WireError
 from schemas.header import Header
 from schemas.messages import Abort, BrokerMessage, Failure, Welcome
 from schemas.records import Episode, Sample, no_logprobs
-from stages.reward.pool import WorkerPool
+from stages.reward.pool import Verdict, WorkerPool
 from stages.reward.reading import Reader, open_reader
 from stages.reward.verdicts import Begin, Judge, Judged
 from stages.reward.verifier import load_verifier
@@ -69,17 +69,33 @@ class Counts:
     reward: float = 0.0
 
 
+class Pool(Protocol):
+    """Who judges: `stages.reward.pool.WorkerPool`, or one without processes of its own, for a debugger."""
+
+    busy_seconds: float
+
+    def fileno(self) -> int: ...
+    def submit(self, request: Judge) -> None: ...
+    def cancel(self, number: int) -> None: ...
+    def take(self) -> list[Verdict]: ...
+    def close(self) -> None: ...
+
+
+PoolMaker = Callable[[Begin, int, int, Callable[[], float]], Pool]
+
+
 @dataclass
 class Reward:
     """See the module. `clock` gives seconds on a monotonic clock."""
 
     clock: Callable[[], float] = time.monotonic
+    pool_maker: PoolMaker = WorkerPool
     role: Role = field(default=Role.REWARD, init=False)
 
     def __post_init__(self) -> None:
         self._held: dict[int, Held] = {}
         self._counts = Counts()
-        self._pool: WorkerPool | None = None
+        self._pool: Pool | None = None
 
     def start(self, welcome: Welcome, link: Link) -> None:
         """Imports the verifier here too, so that a wrong name is told before the first episode. Raises ConfigError."""
@@ -91,7 +107,7 @@ class Reward:
         self._reader: Reader = open_reader(self._config.model.path)
         begin = Begin(settings.verifier, tuple(sys.path), settings.timeout_s)
         depth = WINDOW if is_async(self._verifier) else 1
-        self._pool = WorkerPool(begin, settings.workers, depth, self.clock)
+        self._pool = self.pool_maker(begin, settings.workers, depth, self.clock)
 
     def hello(self) -> Ready:
         return Ready(windows={"episodes": WINDOW}, user_code={self._verifier.path: self._verifier.fingerprint})
@@ -156,7 +172,7 @@ class Reward:
     def wake_fd(self) -> int | None:
         return self._running().fileno()
 
-    def _running(self) -> WorkerPool:
+    def _running(self) -> Pool:
         assert self._pool is not None, "start() comes first"
         return self._pool
 

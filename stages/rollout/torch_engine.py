@@ -102,6 +102,10 @@ class TorchEngine:
     def held(self, session: SessionKey) -> int:
         return self._sessions.held(session)
 
+    def sampled(self, turn_id: int) -> int | None:
+        """Tokens that a running turn has sampled so far; None where it does not run."""
+        return next((int(self._rows.sampled[row]) for row, turn in enumerate(self._rows.turns) if turn.request.turn_id == turn_id), None)
+
     def has_work(self) -> bool:
         return not self._paused and (self._rows.count > 0 or len(self._line) > 0)
 

@@ -1,0 +1,147 @@
+"""The command `replay`: opens a run, plays one role of it, compares. Exit codes: 0; 1 where an answer differs (--diff); 2 for what cannot be
+played, weights that are gone (`version_gone`) among it."""
+
+from __future__ import annotations
+
+import os
+import pdb
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import structlog
+from msgspec import Struct
+
+from schemas.edges import STAGES, Role
+from schemas.errors import ConfigError
+from schemas.messages import Welcome
+from tools.inspect.opening import Run, open_run
+from tools.inspect.words import words_of
+from tools.replay.lookahead import Turns, recorded_turns
+from tools.replay.player import Player
+from tools.replay.recording import Recording
+from tools.replay.report import Tally, context, summary
+from tools.replay.selection import Wanted, wanted_of
+from tools.replay.stand import Stand
+from tools.replay.staging import Scratch, make_stage, replay_config
+from tools.replay.tickets import tickets_of_step
+from tools.replay.weights import apart
+
+DIFFERENT = 1
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """The command line, as given."""
+
+    run: str
+    stage: str
+    only: str = ""
+    begin: float | None = None
+    end: float | None = None
+    speed: str = "max"
+    overrides: tuple[str, ...] = ()
+    code: Path | None = None
+    diff: bool = False
+    in_process: bool = False
+    debug: bool = False
+    output: Path | None = None
+
+
+def run_replay(asked: Asked) -> int:
+    """The command's exit code. Raises ConfigError, VersionGone, JournalError."""
+    role, speed = role_of(asked.stage), speed_of(asked.speed)
+    if asked.debug and not asked.in_process:
+        raise ConfigError("--pdb: a debugger follows a stage only with --in-process")
+    configure_quietly()
+    with ExitStack() as stack:
+        run = stack.enter_context(open_run(asked.run))
+        scratch = Scratch(run)
+        stack.callback(scratch.close)
+        return _play(asked, run, role, speed, scratch)
+
+
+def role_of(text: str) -> Role:
+    """Raises ConfigError for what is no stage."""
+    if text not in list(STAGES):
+        raise ConfigError(f"--stage {text}: there are {', '.join(STAGES)}")
+    return Role(text)
+
+
+def speed_of(text: str) -> float:
+    """Recorded seconds a second; 0 for as fast as it goes. Raises ConfigError."""
+    number = text.removesuffix("x")
+    try:
+        speed = 0.0 if text == "max" else float(number)
+    except ValueError:
+        speed = -1.0
+    if speed < 0 or (speed == 0 and text != "max"):
+        raise ConfigError(f"--speed {text}: expected max, 1x, or another multiple such as 0.5x or 10x")
+    return speed
+
+
+def configure_quietly() -> None:
+    """A replayed stage's own log goes to stderr, warnings and worse alone; one thread computes, as in a run."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+    )
+
+
+def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) -> int:
+    wanted = _wanted(asked, run)
+    config = replay_config(run, asked.overrides, asked.code)
+    turns = recorded_turns(run.journal) if role is Role.ROLLOUT else Turns()
+    debugger = pdb.Pdb() if asked.debug else None
+
+    def make(welcome: Welcome) -> Stand:
+        stage = make_stage(role, turns, in_process=asked.in_process, debugger=debugger)
+        return Stand(stage, welcome, debugger=debugger)
+
+    recording = Recording(run.journal)
+    player = Player(role, wanted, scratch, turns, config, make, speed)
+    tally = _tally(asked, player, recording)
+    return _say(asked, run, role, scratch, player, tally, recording.note)
+
+
+def _wanted(asked: Asked, run: Run) -> Wanted:
+    from msgspec.structs import replace
+
+    wanted = wanted_of(asked.only, asked.begin, asked.end)
+    return replace(wanted, tickets=tickets_of_step(run.journal, wanted.number)) if wanted.kind == "step" else wanted
+
+
+def _tally(asked: Asked, player: Player, recording: Recording) -> Tally:
+    tally = Tally()
+    with ExitStack() as stack:
+        output = stack.enter_context(asked.output.open("wb")) if asked.output is not None else None
+        for pair in player.play(recording.moments()):
+            line = tally.take(pair)
+            if output is not None:
+                output.write(line + b"\n")
+    return tally
+
+
+def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, tally: Tally, note: str) -> int:
+    if note:
+        print(f"tidemill: {note}", file=sys.stderr)
+    for name, (then, now) in player.code_differs.items():
+        print(f"user code {name} is not the recorded one: {then} then, {now} now")
+    if not player.given:
+        raise ConfigError(f"nothing of {asked.run} that a {role} was given is meant by that")
+    for line in summary(tally, player.given, player.skipped) if asked.diff else [_played(player, tally)]:
+        print(line)
+    if not asked.diff or tally.first is None:
+        return 0
+    for line in context(tally.first, role, words_of(run)):
+        print(line)
+    pair = tally.first.pair
+    if role is Role.ACTOR_TRAIN and pair.now is not None and "tensors" in str(tally.first.differences[-1].field):
+        name = pair.recorded.content["puts"][0]["record"]["location"]
+        here = pair.now.content["puts"][0]["record"]["location"]
+        for line in apart(pair.recorded, pair.now, run.directory / "versions" / name, scratch.path / "versions" / here):
+            print(line)
+    return DIFFERENT
+
+
+def _played(player: Player, tally: Tally) -> str:
+    return f"{player.given} records and orders given, {tally.pairs - tally.missing} of {tally.pairs} answers came; digest of the answers {tally.digest.hexdigest()}"

@@ -1,0 +1,47 @@
+"""What has to be known of a recording before it is played: how turns were sampled, which versions that took, which tickets a step trained.
+
+One pass over the journal's events, without the core: headers, and of actions their bodies.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from broker.core.events import Received, decode_event
+from broker.journal.reading import Damage, Scan
+from schemas.codec import decode_record
+from schemas.messages import Commit
+from schemas.records import Action
+from tools.replay.pace import Spans, spans_of
+
+
+class Turns(Struct):
+    """By lease: `spans` of turns that were answered with an action, `refused` those with a failure; `versions` of their KV and tokens."""
+
+    spans: dict[int, Spans] = field(default_factory=dict)
+    versions: dict[int, frozenset[int]] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+
+
+def recorded_turns(journal: Path) -> Turns:
+    """Of all replicas: leases are one broker's, so no two share one."""
+    turns = Turns()
+    for entry in Scan(journal):
+        if isinstance(entry, Damage) or b"commit" not in entry.event:
+            continue
+        event = decode_event(entry.event)
+        if isinstance(event, Received) and isinstance(event.message, Commit):
+            _note(turns, event.message, entry.frames)
+    return turns
+
+
+def _note(turns: Turns, commit: Commit, frames: tuple[bytes, ...]) -> None:
+    turns.refused.update(failure.lease for failure in commit.fails)
+    if len(commit.puts) != 1 or commit.puts[0].queue != "actions" or not commit.acks or not frames:
+        return
+    action = decode_record(Action, frames)
+    if action.sample_spans:
+        turns.spans[commit.acks[0]] = spans_of(action.sample_spans)
+        turns.versions[commit.acks[0]] = frozenset(span.version for span in (*action.sample_spans, *action.kv_spans))

@@ -1,0 +1,116 @@
+"""A recorded run as the broker lived it: each event, what the core ordered on it, and the frames of those orders.
+
+Folds the journal through the real core, with the arena beside it. Promises: events in order, none twice; reading ends, and `note` says
+why, where entries are lost. Writes nothing. Begins with the run's start, or, where the first segments are gone, with the oldest
+checkpoint that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from broker.arena import Arena
+from broker.core.actions import Action, Attachment, Reply, Send
+from broker.core.events import Event, Received, Started, decode_event, puts_of
+from broker.core.state import State
+from broker.core.step import begin, step
+from broker.journal import Entry, Position
+from broker.journal import checkpoint as checkpoints
+from broker.journal.reading import Damage, Scan, entry_at
+from broker.policy.registry import DEFAULT, Policies
+from schemas.codec import Frame
+from schemas.errors import JournalError
+from schemas.messages import BrokerMessage
+
+_decode_state = msgspec.msgpack.Decoder(State).decode
+
+
+class Order(Struct, frozen=True, gc=False):
+    """A message that went to a client, with its frames. `sender` is the routing id, `name/incarnation`."""
+
+    sender: str
+    message: BrokerMessage
+    frames: tuple[Frame, ...] = ()
+
+
+class Moment(Struct, frozen=True, gc=False):
+    """One event, and what it led to. `now`: seconds of the broker's clock."""
+
+    number: int
+    now: float
+    event: Event
+    frames: tuple[Frame, ...]
+    orders: tuple[Order, ...]
+    actions: tuple[Action, ...]
+
+
+class Recording:
+    """Reads one journal's folder. `state` is that after the last moment that was yielded."""
+
+    def __init__(self, journal: Path, policies: Policies = DEFAULT) -> None:
+        self._journal = journal
+        self._policies = policies
+        self.state: State | None = None
+        self.note = ""
+        """Why reading ended before the journal's end, or began after its beginning; empty otherwise."""
+
+    def moments(self) -> Iterator[Moment]:
+        """All of them. Raises JournalError where there is no state to begin with."""
+        arena = Arena()
+        for entry in self._entries():
+            event = decode_event(entry.event)
+            if isinstance(event, Started):
+                self.state = begin(event, entry.now)
+                yield Moment(entry.number, entry.now, event, (), (), ())
+                continue
+            if self.state is None:
+                self._adopt(entry, arena)
+            assert self.state is not None
+            yield self._moment(self.state, entry, event, arena)
+
+    def _entries(self) -> Iterator[Entry]:
+        for found in Scan(self._journal):
+            if not isinstance(found, Damage):
+                yield found
+            elif found.last >= found.first:
+                self.note = str(found)
+                return
+
+    def _adopt(self, entry: Entry, arena: Arena) -> None:
+        for found in checkpoints.valid(self._journal):
+            if found.number == entry.number:
+                self.state = _decode_state(found.state)
+                arena.load(found.arena)
+                arena.fetch(self._entry_at)
+                self.note = f"the entries before {entry.number} are gone; it begins with the broker's checkpoint there"
+                return
+        raise JournalError(f"{self._journal}: no state to begin with: the run's start is gone, and no checkpoint stands at entry {entry.number}")
+
+    def _entry_at(self, position: Position) -> Entry:
+        return entry_at(self._journal, position)
+
+    def _moment(self, state: State, entry: Entry, event: Event, arena: Arena) -> Moment:
+        """Frames are looked up when their message is ordered: a later action may forget them."""
+        orders: list[Order] = []
+        puts, frames = puts_of(event), entry.frames if entry.frames_whole else None
+        actions = step(state, event, entry.now, self._policies)
+        for action in actions:
+            if isinstance(action, Send):
+                sender = f"{action.client}/{state.clients[action.client].incarnation}"
+                parts = tuple(frame for part in action.attach for frame in _frames(arena, part))
+                orders.append(Order(sender, action.message, parts))
+            elif isinstance(action, Reply) and isinstance(event, Received):
+                orders.append(Order(event.sender, action.message))
+            else:
+                arena.take(action, puts, frames, entry.position)
+        return Moment(entry.number, entry.now, event, entry.frames, tuple(orders), tuple(actions))
+
+
+def _frames(arena: Arena, part: Attachment) -> tuple[Frame, ...]:
+    """Frames that are damaged on disk are left out: who is handed such a record cannot read it, as live."""
+    kept = arena.frames_kept(part.message)
+    return kept[1:2] if part.tokens_only else kept
