@@ -20,6 +20,7 @@ from tools.inspect.opening import Run, open_run
 from tools.inspect.selection import Selection
 
 DAMAGED = 1
+SEGMENT_FIELDS = ("index", "first", "entries", "began", "ended")
 BAR = 30
 
 
@@ -37,7 +38,12 @@ class Bar:
             return
         self._next, self._is_shown = time.monotonic() + 0.1, True
         part = min(1.0, done / total) if total else 1.0
-        print(f"\r\x1b[K{self._what} [{'#' * int(part * BAR):<{BAR}}] {part:4.0%} of {views.size_text(total)}", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r\x1b[K{self._what} [{'#' * int(part * BAR):<{BAR}}] {part:4.0%} of {views.size_text(total)}",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def clear(self) -> None:
         """Takes it away, so that lines can be printed."""
@@ -115,9 +121,10 @@ def _overview(run: Run, look: Look, *, as_json: bool) -> int:
     if as_json:
         body: dict[str, Any] = {
             "run": run.name, "live": live, "phase": meta.phase, "bytes": look.index.total_bytes, "queues": to_builtins(meta.totals),
-            "segments": [{name: getattr(part, name) for name in ("index", "first", "entries", "began", "ended")} for part in meta.segments],
-            "events": meta.events, "endings": meta.endings, "steps": sorted({row.step for row in meta.steps}), "failures": len(meta.failures),
-            "missing": meta.missing, "damage": meta.damages, "torn_bytes": look.torn_bytes, "said": said, "manifest": run.manifest,
+            "segments": [{name: getattr(part, name) for name in SEGMENT_FIELDS} for part in meta.segments],
+            "events": meta.events, "endings": meta.endings, "steps": sorted({row.step for row in meta.steps}),
+            "failures": len(meta.failures), "missing": meta.missing,
+            "damage": meta.damages, "torn_bytes": look.torn_bytes, "said": said, "manifest": run.manifest,
         }  # fmt: skip
         return quietly([json.dumps(body)])
     lines = [*views.overview(meta, run.name, look.index.total_bytes, life_of(run, meta.phase, live=live), list(EDGES)), *said]

@@ -85,7 +85,9 @@ def _piece(look: Look, story: Story, *, redact: bool) -> Piece:
     wanted = {int(number) for number in look.all_rows(selection_of(story.scope.subject))["number"]}
     last = max(story.scope.last, story.facts[-1].number if story.facts else 0)
     walk = Walk(look, story.scope.first, want_frames=True)
-    state, now, entries, framed = None, 0.0, [], 0
+    state: State | None = None
+    entries: list[Entry] = []
+    now, framed = 0.0, 0
     for entry, folded in _from(walk, story.scope.first):
         if not entries:
             state, now = walk_state(walk.before), entry.now

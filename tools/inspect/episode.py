@@ -77,7 +77,10 @@ def of_episode(record: Opened) -> Raw:
 
 def of_messages(records: Sequence[Opened]) -> Raw:
     """Columns of turns and actions, in order."""
-    ids, sampled, logprobs, spans, bounds, start = [], [], [], [], [], 0
+    ids, sampled, logprobs = [np.empty(0, np.int32)], [np.empty(0, bool)], [np.empty(0, np.float32)]
+    spans: list[Any] = []
+    bounds: list[tuple[int, int, int]] = []
+    start = 0
     for record in records:
         tokens, is_action = _array(record, "tokens", np.int32), record.tag == "action"
         ids.append(tokens)
@@ -90,8 +93,7 @@ def of_messages(records: Sequence[Opened]) -> Raw:
         else:
             bounds.append((start, end, end))
         start = end
-    join = np.concatenate
-    return Raw(join(ids), join(sampled), join(logprobs), spans, bounds) if ids else Raw(*(np.empty(0) for _ in range(3)), [], [])  # type: ignore[call-arg]
+    return Raw(np.concatenate(ids), np.concatenate(sampled), np.concatenate(logprobs), spans, bounds)
 
 
 def _array(record: Opened, name: str, kind: type, size: int | None = None) -> np.ndarray:

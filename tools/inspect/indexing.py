@@ -160,7 +160,9 @@ class Indexing:
     def _issued(self, fact: Fact, entry: Entry) -> None:
         header = lean.LeanHeader(queue="tickets", ticket=fact.ticket, group=fact.group, member=fact.member, purpose=fact.detail)
         where = (entry.position.segment, entry.position.offset)
-        row = lean.row_of(header, entry.number, entry.now, where, 0, 0, self._queues.number("tickets"), MADE, self._clients.number("broker"), 0)
+        row = lean.row_of(
+            header, entry.number, entry.now, where, 0, 0, self._queues.number("tickets"), MADE, self._clients.number("broker"), 0
+        )
         self._rows.append(row)
 
     def _planned(self, fact: Fact) -> None:
@@ -172,8 +174,8 @@ class Indexing:
                                             tickets=plan.tickets, groups=groups))  # fmt: skip
 
     def _failed(self, fact: Fact, reason: str, *, final: bool = False) -> None:
-        self._meta.failures.append(FailureRow(number=fact.number, at=fact.at, ticket=fact.ticket, attempt=fact.attempt, group=fact.group,
-                                              member=fact.member, queue=fact.queue, client=fact.client, reason=reason, final=final))  # fmt: skip
+        of = {name: getattr(fact, name) for name in ("number", "at", "ticket", "attempt", "group", "member", "queue", "client")}
+        self._meta.failures.append(FailureRow(**of, reason=reason, final=final))
 
     def _flush(self) -> np.ndarray:
         rows = np.array(self._rows, ROW)

@@ -124,7 +124,9 @@ class Lives:
     def _refused(self, client: str, commit: Commit, actions: list[Action]) -> Iterator[Fact]:
         """By the core's answer; without one it is a copy of what was taken before, or came behind a hole."""
         answers = [action.message for action in actions if isinstance(action, Send | Reply)]
-        why = next((f"{answer.reason}: {answer.detail}" for answer in answers if isinstance(answer, Refuse)), "sent twice, or ahead of its turn")
+        why = next(
+            (f"{answer.reason}: {answer.detail}" for answer in answers if isinstance(answer, Refuse)), "sent twice, or ahead of its turn"
+        )
         for header in commit.puts:
             yield self._fact("refused", header, queue=header.queue, client=client, detail=why)
 
@@ -156,8 +158,9 @@ class Lives:
             waiting = self.state.leases.get(message.lease)
             put_at = self.state.messages[waiting.message].put_at if waiting is not None else self._now
             queue = waiting.queue if waiting is not None else message.header.queue
+            again = f"delivery {message.delivery}" if message.delivery > 1 else ""
             yield self._fact("leased", message.header, queue=queue, client=action.client, lease=message.lease, seconds=self._now - put_at,
-                             tokens=message.held_tokens or None, detail="" if message.delivery == 1 else f"delivery {message.delivery}")  # fmt: skip
+                             tokens=message.held_tokens or None, detail=again)  # fmt: skip
         elif isinstance(message, InstallOrder):
             yield self._fact("ordered", message.header, queue="installs", client=action.client)
 

@@ -64,8 +64,9 @@ def opened(entry: Entry, part: int) -> Opened:
     remarks = _frame_remarks(entry, header, frames)
     body = _unpacked(frames[0]) if frames else {}
     arrays = _arrays(header, body, frames)
-    return Opened(number=entry.number, part=part, at=entry.now, sender=str(event.get("sender", "")), header=header, body=body, arrays=arrays,
-                  unknown=_unknown(header, body), absent=_absent(header, body), remarks=[*remarks, *_schema_remarks(header)])  # fmt: skip
+    return Opened(number=entry.number, part=part, at=entry.now, sender=str(event.get("sender", "")), header=header, body=body,
+                  arrays=arrays, unknown=_unknown(header, body), absent=_absent(header, body),
+                  remarks=[*remarks, *_schema_remarks(header)])  # fmt: skip
 
 
 def _unpacked(data: bytes) -> dict[str, Any]:

@@ -89,9 +89,10 @@ def redact_state(state: State) -> State:
                  *(letter.history for letter in copy.dead.values())]  # fmt: skip
     for attempt in (attempt for history in histories for attempt in history):
         attempt.cause = blank(attempt.cause)
-    for held in [*copy.messages.values(), *copy.dead.values()]:
-        held.header = replace(held.header, digest=None)
+    for message in copy.messages.values():
+        message.header = replace(message.header, digest=None)
     for letter in copy.dead.values():
+        letter.header = replace(letter.header, digest=None)
         letter.cause, letter.retried = blank(letter.cause), blank(letter.retried)
     if copy.failure is not None:
         copy.failure = replace(copy.failure, reason=blank(copy.failure.reason), last_lines=tuple(blank(copy.failure.last_lines)))

@@ -123,9 +123,9 @@ def row_of(header: Any, number: int, at: float, where: tuple[int, int], part: in
         flags |= TRUNCATED
     reward = header.reward
     return (
-        number, at, *where, part, first_frame, queue, flags, client, _integer(header.ticket), _integer(header.group), _integer(header.member),
-        _integer(header.attempt), _integer(header.turn), _integer(header.oldest_version), _integer(header.newest_version),
-        np.nan if reward is None else reward, size, _integer(header.new_tokens),
+        number, at, *where, part, first_frame, queue, flags, client, _integer(header.ticket), _integer(header.group),
+        _integer(header.member), _integer(header.attempt), _integer(header.turn), _integer(header.oldest_version),
+        _integer(header.newest_version), np.nan if reward is None else reward, size, _integer(header.new_tokens),
     )  # fmt: skip
 
 

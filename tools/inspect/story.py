@@ -156,7 +156,9 @@ def _detail(fact: Fact) -> str:
 def _summary_lines(subject: Subject, of: Summary) -> Iterator[str]:
     tickets = f", {of.tickets} tickets in {of.attempts} sessions" if of.tickets else ""
     yield f"{subject}: {of.began:.3f} to {of.ended:.3f} s ({of.ended - of.began:.3f} s){tickets}"
-    yield "became of it: " + (", ".join(f"{ending} ×{count}" if count > 1 else ending for ending, count in of.endings.items()) or "not ended")
+    yield "became of it: " + (
+        ", ".join(f"{ending} ×{count}" if count > 1 else ending for ending, count in of.endings.items()) or "not ended"
+    )
     for queue, part in of.queues.items():
         yield (f"  {queue:<9} {part.puts:>6} put, {part.deliveries:>6} delivered, {part.waited_s:9.4f} s waiting in the queue, "
                f"{part.held_s:9.4f} s under leases" + (f", {part.lost} came to nothing" if part.lost else ""))  # fmt: skip

@@ -56,7 +56,15 @@ def _bar(lanes: Lanes, process: str, begin: float, end: float, name: str, argume
 def _mark(lanes: Lanes, fact: Fact) -> dict[str, Any]:
     pid, tid = lanes.place(MARKS, fact.at, fact.at)
     name = f"{_name(fact)} {fact.kind}"
-    return {"ph": "i", "s": "p", "name": name, "pid": pid, "tid": tid, "ts": fact.at * MICRO, "args": {"detail": fact.detail, "entry": fact.number}}
+    return {
+        "ph": "i",
+        "s": "p",
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": fact.at * MICRO,
+        "args": {"detail": fact.detail, "entry": fact.number},
+    }
 
 
 def _name(fact: Fact) -> str:

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from tools.inspect.episode import Conversation, Piece, Token
     from tools.inspect.record import Opened
 
-FLAG_WORDS = ((REFUSED, "refused"), (EVAL, "eval"), (TRUNCATED, "truncated"), (DAMAGED, "damaged"), (MADE, "by-broker"), (UNSURE, "unjudged"))
+FLAG_WORDS = (
+    (REFUSED, "refused"),
+    (EVAL, "eval"),
+    (TRUNCATED, "truncated"),
+    (DAMAGED, "damaged"),
+    (MADE, "by-broker"),
+    (UNSURE, "unjudged"),
+)
 DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+SHOWN_DAMAGES = 20
 SHOWN_VALUES = 12
 """Of an array in one record's view; `--json` shows all."""
 
@@ -55,10 +63,11 @@ def row_line(fields: Mapping[str, Any]) -> str:
     """One line a record."""
     session = f"{fields['ticket']}.{fields['attempt']}" if "attempt" in fields else str(fields.get("ticket", ""))
     versions = {fields[name] for name in ("oldest", "newest") if name in fields}
+    spoke = f"v{'-'.join(map(str, sorted(versions)))}" if versions else ""
     parts = (
         f"{fields['record']:>10}", f"{fields['at']:>10.3f} s", f"{fields['queue']:<9}", f"{session:>9}",
         f"g{fields['group']:<5}" if "group" in fields else " " * 6, f"turn {fields['turn']:<3}" if "turn" in fields else " " * 8,
-        f"{fields['tokens']:>6} tok" if "tokens" in fields else " " * 10, f"v{'-'.join(map(str, sorted(versions)))}".ljust(7) if versions else " " * 7,
+        f"{fields['tokens']:>6} tok" if "tokens" in fields else " " * 10, f"{spoke:<7}",
         f"r {fields['reward']:<7.4g}" if "reward" in fields else " " * 9, f"{size_text(fields['bytes']):>9}", fields["client"],
         " ".join(fields.get("flags", ())),
     )  # fmt: skip
@@ -69,7 +78,8 @@ def failure_line(failure: FailureRow) -> str:
     """One line a failure."""
     session = f"{failure.ticket}.{failure.attempt}" if failure.attempt is not None else f"{failure.ticket}"
     what = "ticket ended" if failure.final else f"{failure.queue} under {failure.client}"
-    return f"{failure.number:>10}  {failure.at:>10.3f} s  {session:>9}  g{failure.group if failure.group is not None else '':<5}  {what}: {failure.reason}"
+    group = f"g{failure.group}" if failure.group is not None else ""
+    return f"{failure.number:>10}  {failure.at:>10.3f} s  {session:>9}  {group:<6}  {what}: {failure.reason}"
 
 
 # --- the overview ------------------------------------------------------------------------------------------------------------------
@@ -102,17 +112,20 @@ def warnings(meta: Meta, gone: list[int], torn_bytes: int, *, live: bool, manife
     """What is missing or damaged, one thing a line."""
     if manifest:
         yield manifest_line(manifest)
-    for first, last in meta.missing if not manifest else ():
+    for first, last in meta.missing:
+        if _is_meant(first, manifest):
+            continue
         if (first, last) in meta.dropped:
             yield f"missing: entries {first:,} to {last:,}, whole segments: dropped by the quota (broker.journal_quota_bytes), or removed"
         else:
             yield f"missing: entries {first:,} to {last:,}"
     if gone:
-        yield f"missing: segments {', '.join(f'{index:08d}' for index in gone)} were dropped since they were indexed: headers only, no frames"
-    for damage in meta.damages[:20] if not manifest else ():
-        yield f"damage: {damage}"
-    if len(meta.damages) > 20 and not manifest:
-        yield f"damage: and {len(meta.damages) - 20} more"
+        named = ", ".join(f"{index:08d}" for index in gone)
+        yield f"missing: segments {named} were dropped since they were indexed: their headers are still listed, their frames are gone"
+    damages = [damage for damage in meta.damages if not (manifest and "gone" in damage)]
+    yield from (f"damage: {damage}" for damage in damages[:SHOWN_DAMAGES])
+    if len(damages) > SHOWN_DAMAGES:
+        yield f"damage: and {len(damages) - SHOWN_DAMAGES} more"
     if meta.unreadable:
         yield f"unreadable: {meta.unreadable:,} events are not msgpack maps with a type"
     if torn_bytes:
@@ -121,6 +134,11 @@ def warnings(meta: Meta, gone: list[int], torn_bytes: int, *, live: bool, manife
         )
     if meta.note:
         yield f"not followed all the way: {meta.note}"
+
+
+def _is_meant(first: int, manifest: Mapping[str, Any]) -> bool:
+    """A cut begins in mid-run; one that does not fold has gaps as well."""
+    return bool(manifest) and (first == 0 or not manifest.get("folds"))
 
 
 def manifest_line(manifest: Mapping[str, Any]) -> str:
@@ -177,9 +195,7 @@ def conversation_lines(talk: Conversation, *, coloured: bool) -> Iterator[str]:
 
 
 def _text(piece: Piece, *, coloured: bool) -> str:
-    return "".join(
-        _paint(f"⟨{token.id}⟩" if token.text is None else token.text, _colour(token), coloured) for token in piece.tokens
-    )
+    return "".join(_paint(f"⟨{token.id}⟩" if token.text is None else token.text, _colour(token), coloured) for token in piece.tokens)
 
 
 def _colour(token: Token) -> str:
@@ -193,10 +209,12 @@ def _token_line(token: Token, *, coloured: bool) -> str:
     shown = f"{token.position:>6} {token.id:>7} {token.text!r:<14}" if token.text is not None else f"{token.position:>6} {token.id:>7}"
     if not token.sampled:
         return _paint(f"{shown} not sampled", DIM, coloured)
-    advantage = "no advantage" if token.advantage is None else f"advantage {token.advantage:+.4f}" + (" masked: too old" if token.masked else "")
+    advantage = (
+        "no advantage" if token.advantage is None else f"advantage {token.advantage:+.4f}" + (" masked: too old" if token.masked else "")
+    )
     version = f"v{token.version}" if token.version is not None else "v?"
     return _paint(f"{shown} sampled  logprob {token.logprob:8.4f}  {version:<5} {advantage}", _colour(token), coloured)
 
 
-def _paint(text: str, colour: str, coloured: bool) -> str:  # noqa: FBT001
+def _paint(text: str, colour: str, coloured: bool) -> str:
     return f"{colour}{text}{RESET}" if coloured else text

@@ -1,0 +1,145 @@
+"""The index is derived: made, continued and thrown away without anybody being asked, and always says what the journal says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from broker.core.events import decode_event, puts_of
+from tests.tools.inspect.recorded import append, entries_of, small, whole_entries, write_run
+from tests.tools.sim.scenarios import a_scenario
+from tools.inspect import indexing
+from tools.inspect.looking import Look
+from tools.inspect.opening import Run, open_run
+from tools.inspect.selection import Selection
+from tools.sim.driver import Entry
+from tools.sim.scenario import Faults, Kill
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[Entry]:
+    return entries_of()
+
+
+def summed(run: Path) -> tuple[Any, ...]:
+    """All that an index says, in a form that two can be compared by."""
+    with Look(open_run(str(run))) as look:
+        look.catch_up()
+        rows = np.concatenate(list(look.index.stored()))
+        meta = look.index.meta
+        return rows.tolist().__repr__(), meta.totals, meta.steps, meta.endings, meta.events, meta.next_number, meta.note
+
+
+def test_every_record_of_every_commit_has_a_row(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries)
+    wanted = [(header.queue, header.ticket) for entry in entries for header in puts_of(decode_event(entry.event))]
+    with Look(open_run(str(run))) as look:
+        rows = look.all_rows(Selection(begin=0.0))
+        found = [(look.index.meta.queues[row["queue"]], int(row["ticket"])) for row in rows if look.index.meta.queues[row["queue"]] != "tickets"]
+    assert found == [(queue, -1 if ticket is None else ticket) for queue, ticket in wanted]
+
+
+def test_the_tickets_that_the_broker_made_are_rows_too_and_their_endings_add_up(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries)
+    with Look(open_run(str(run))) as look:
+        look.catch_up()
+        meta = look.index.meta
+    assert meta.totals["tickets"].records == sum(meta.endings.values())
+    assert (meta.endings["trained"], meta.phase, meta.note) == (8, "closed", "")
+
+
+def test_an_index_that_grew_with_the_run_equals_one_made_at_its_end(tmp_path: Path, entries: list[Entry]) -> None:
+    run, whole = tmp_path / "run", write_run(tmp_path / "whole", entries, segment_bytes=30_000)
+    third = len(entries) // 3
+    for start in (0, third, 2 * third):
+        part = entries[start : start + third if start < 2 * third else len(entries)]
+        write_run(run, part, segment_bytes=30_000) if start == 0 else append(run, part, segment_bytes=30_000)
+        said = summed(run)
+    again = summed(whole)
+    assert said[1:] == again[1:]
+
+
+def test_stopped_anywhere_it_goes_on_from_what_was_saved(tmp_path: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "SNAPSHOT_ENTRIES", 40)
+    monkeypatch.setattr(indexing, "BLOCK_ROWS", 16)
+    run, whole = write_run(tmp_path / "run", entries, commit_every=5), write_run(tmp_path / "whole", entries, commit_every=5)
+    for _ in range(4):
+        with Look(open_run(str(run))) as look:
+            blocks = indexing.Indexing(look.index).run()
+            next(blocks, None)
+            next(blocks, None)
+            blocks.close()
+    assert summed(run) == summed(whole)
+
+
+def test_a_stale_index_is_made_anew(tmp_path: Path, entries: list[Entry]) -> None:
+    run, other = write_run(tmp_path / "run", entries), write_run(tmp_path / "other", entries_of(small(seed=5)))
+    summed(run)
+    for name in ("00000000.log",):
+        (run / "journal" / name).write_bytes((other / "journal" / name).read_bytes())
+    assert summed(run)[1:] == summed(other)[1:]
+
+
+def test_a_damaged_index_is_made_anew(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries)
+    before = summed(run)
+    (run / "journal" / "index" / "meta.msgpack").write_bytes(b"\x00garbage")
+    assert summed(run) == before
+
+
+def test_where_it_may_not_write_it_keeps_the_index_elsewhere(tmp_path: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run = write_run(tmp_path / "run", entries)
+    (run / "journal" / "index").write_text("a file where the folder would be")
+    with Look(open_run(str(run))) as look:
+        look.catch_up()
+        assert not look.index.directory.is_relative_to(run)
+        assert look.index.directory.stat().st_mode & 0o077 == 0
+        assert look.index.meta.next_number == len(entries)
+
+
+def test_a_second_reader_does_not_mix_with_the_first(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries)
+    with Look(open_run(str(run))) as first, Look(open_run(str(run))) as second:
+        assert (first.index.writes, second.index.writes) == (True, False)
+        assert len(second.all_rows(Selection(begin=0.0))) == len(first.all_rows(Selection(begin=0.0))) > 0
+
+
+def test_nothing_but_the_index_is_written(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    summed(run)
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "index" not in path.parts}
+    assert after == before
+
+
+def test_a_run_whose_broker_holds_the_lock_is_read_and_called_live(tmp_path: Path, entries: list[Entry]) -> None:
+    from broker.journal import Journal
+
+    run = write_run(tmp_path / "run", entries)
+    assert not Run("run", run).is_live
+    journal = Journal(run / "journal")
+    try:
+        assert Run("run", run).is_live
+        assert whole_entries(run) == len(entries)
+        assert summed(run)[5] == len(entries)
+    finally:
+        journal.close()
+    assert not Run("run", run).is_live
+
+
+def test_failures_and_lost_leases_of_a_troubled_run_are_found(tmp_path: Path) -> None:
+    kills = tuple(Kill(name=name, at=at) for name, at in (("env-0", 3.0), ("rollout-0", 4.0), ("env-1", 5.0)))
+    run = write_run(tmp_path / "run", entries_of(a_scenario(3, faults=Faults(kills=kills, duplicated=0.05, torn=0.02))))
+    with Look(open_run(str(run))) as look:
+        look.catch_up()
+        meta = look.index.meta
+        attempts = look.all_rows(Selection(begin=0.0))["attempt"].max()
+    assert attempts > 1
+    assert meta.note == ""
+    assert sum(totals.refused for totals in meta.totals.values()) > 0
+    assert meta.totals["tickets"].records == sum(meta.endings.values())
