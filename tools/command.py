@@ -231,6 +231,44 @@ def cut(
     raise typer.Exit(run_cut(run, around, str(file), redact=redact))
 
 
+@app.command()
+def replay(
+    run: Recorded,
+    stage: Annotated[str, typer.Option(metavar="STAGE", help="env, rollout, reward, reference, actor-train or weight-sync.")],
+    only: Annotated[str, typer.Option(metavar="ID", help="Only 7 (a ticket), 7.1 (a session), group:3, step:2 or version:4.")] = "",
+    begin: Annotated[float | None, typer.Option("--from", metavar="SECONDS", help="From this second of the run on.")] = None,
+    end: Annotated[float | None, typer.Option("--to", metavar="SECONDS", help="Up to this second of the run.")] = None,
+    speed: Annotated[str, typer.Option(metavar="max|1x|Nx", help="Recorded intervals: left out, kept, or N times as fast.")] = "max",
+    diff: Annotated[bool, typer.Option("--diff", help="Compare the answers with the recorded ones; exit code 1 where one differs.")] = False,
+    in_process: Annotated[bool, typer.Option("--in-process", help="Run the stage, user code included, in this very process.")] = False,
+    debug: Annotated[bool, typer.Option("--pdb", help="Stop in the stage's handler of each record, and where user code raises.")] = False,
+    code: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder or file with a reward or environment to try instead.")] = None,
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers, times left out, as lines of JSON.")] = None,
+) -> None:
+    """Feed a stage with what it was given in a recorded run, in that order, and see what it answers now."""
+    from tools.replay.command import Asked, run_replay
+
+    asked = Asked(
+        run=run, stage=stage, only=only, begin=begin, end=end, speed=speed, overrides=tuple(overrides or ()), code=code, diff=diff,
+        in_process=in_process, debug=debug, output=output,
+    )  # fmt: skip
+    raise typer.Exit(run_replay(asked))
+
+
+@app.command()
+def whatif(
+    run: Recorded,
+    policies: Annotated[list[str] | None, typer.Option("--policy", metavar="DECISION=NAME", help="Such as placement=least_in_flight.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Such as schedule.max_lag=1.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Ask another policy, or other constants, at every decision of a recorded run; print those that differ."""
+    from tools.replay.whatif import run_whatif
+
+    raise typer.Exit(run_whatif(run, policies or (), overrides or (), as_json=as_json))
+
+
 def _named(name: str) -> list[str]:
     # As a JSON string, so that a name like 7 stays text.
     return [f'run.name="{name}"'] if name else []

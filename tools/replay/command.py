@@ -3,6 +3,7 @@ played, weights that are gone (`version_gone`) among it."""
 
 from __future__ import annotations
 
+import bdb
 import os
 import pdb
 import sys
@@ -99,7 +100,10 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
 
     recording = Recording(run.journal)
     player = Player(role, wanted, scratch, turns, config, make, speed)
-    tally = _tally(asked, player, recording)
+    try:
+        tally = _tally(asked, player, recording)
+    except bdb.BdbQuit:
+        return 0
     return _say(asked, run, role, scratch, player, tally, recording.note)
 
 
