@@ -195,8 +195,8 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Look into what a run recorded: its queues; with a filter, their records; or one record, or one episode."""
-    from tools.inspect.command import run_inspect
-    from tools.inspect.selection import Selection, reward_of, session_of
+    from tools.records.command import run_inspect
+    from tools.records.selection import Selection, reward_of, session_of
 
     wanted = Selection(
         queue=queue or None, stage=stage or None, group=group, session=session_of(session) if session else None, step=step,
@@ -213,7 +213,7 @@ def story(
     as_json: Json = False,
 ) -> None:
     """Tell the life of a ticket, session, group, step or version: who had it, for how long, what became of it."""
-    from tools.inspect.command import run_story
+    from tools.records.command import run_story
 
     raise typer.Exit(run_story(subject, run, trace=trace, as_json=as_json))
 
@@ -226,7 +226,7 @@ def cut(
     redact: Annotated[bool, typer.Option("--redact", help="Blank tokens, tasks, outcomes and reasons; lengths stay.")] = False,
 ) -> None:
     """Cut out of a recorded run what bears on one id: a small file that inspect and story open like a run."""
-    from tools.inspect.command import run_cut
+    from tools.records.command import run_cut
 
     raise typer.Exit(run_cut(run, around, str(file), redact=redact))
 
@@ -239,7 +239,7 @@ def replay(
     begin: Annotated[float | None, typer.Option("--from", metavar="SECONDS", help="From this second of the run on.")] = None,
     end: Annotated[float | None, typer.Option("--to", metavar="SECONDS", help="Up to this second of the run.")] = None,
     speed: Annotated[str, typer.Option(metavar="max|1x|Nx", help="Recorded intervals: left out, kept, or N times as fast.")] = "max",
-    diff: Annotated[bool, typer.Option("--diff", help="Compare the answers with the recorded ones; exit code 1 where one differs.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Compare the answers with the recorded ones; exit code 1: one differs.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Run the stage, user code included, in this very process.")] = False,
     debug: Annotated[bool, typer.Option("--pdb", help="Stop in the stage's handler of each record, and where user code raises.")] = False,
     code: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder or file with a reward or environment to try instead.")] = None,
@@ -259,7 +259,7 @@ def replay(
 @app.command()
 def whatif(
     run: Recorded,
-    policies: Annotated[list[str] | None, typer.Option("--policy", metavar="DECISION=NAME", help="Such as placement=least_in_flight.")] = None,
+    policies: Annotated[list[str] | None, typer.Option("--policy", metavar="NAME", help="Such as placement=least_in_flight.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Such as schedule.max_lag=1.")] = None,
     as_json: Json = False,
 ) -> None:

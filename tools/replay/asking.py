@@ -18,7 +18,6 @@ from broker.policy.grouping import GroupView, Verdict
 from broker.policy.placement import Placement, ReplicaView
 from broker.policy.registry import DEFAULT, Policies
 
-
 DECIDES = {"placement": "replica", "admission": "groups", "grouping": "verdict"}
 """What of a decision is carried out."""
 

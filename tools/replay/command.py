@@ -1,11 +1,11 @@
-"""The command `replay`: opens a run, plays one role of it, compares. Exit codes: 0; 1 where an answer differs (--diff); 2 for what cannot be
-played, weights that are gone (`version_gone`) among it."""
+"""The command `replay`: opens a run, plays one role of it, compares.
+
+Exit codes: 0; 1 where an answer differs (--diff); 2 for what cannot be played, weights that are gone (`version_gone`) among it."""
 
 from __future__ import annotations
 
 import bdb
 import os
-import pdb
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,13 +18,15 @@ from schemas.errors import ConfigError
 from schemas.messages import Welcome
 from tools.inspect.opening import Run, open_run
 from tools.inspect.words import words_of
+from tools.replay.debugging import Debugger
 from tools.replay.lookahead import Turns, recorded_turns
 from tools.replay.player import Player
+from tools.replay.process import ProcessStand
 from tools.replay.recording import Recording
 from tools.replay.report import Tally, context, summary
 from tools.replay.selection import Wanted, wanted_of
-from tools.replay.stand import Stand
 from tools.replay.staging import Scratch, make_stage, replay_config
+from tools.replay.stand import Stand
 from tools.replay.tickets import tickets_of_step
 from tools.replay.weights import apart
 
@@ -92,11 +94,12 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
     wanted = _wanted(asked, run)
     config = replay_config(run, asked.overrides, asked.code)
     turns = recorded_turns(run.journal) if role is Role.ROLLOUT else Turns()
-    debugger = pdb.Pdb() if asked.debug else None
+    debugger = Debugger() if asked.debug else None
 
-    def make(welcome: Welcome) -> Stand:
-        stage = make_stage(role, turns, in_process=asked.in_process, debugger=debugger)
-        return Stand(stage, welcome, debugger=debugger)
+    def make(welcome: Welcome, client: str) -> Stand | ProcessStand:
+        if not asked.in_process:
+            return ProcessStand(role, welcome, client, run.journal)
+        return Stand(make_stage(role, turns, debugger), welcome, debugger=debugger)
 
     recording = Recording(run.journal)
     player = Player(role, wanted, scratch, turns, config, make, speed)
@@ -148,4 +151,5 @@ def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, t
 
 
 def _played(player: Player, tally: Tally) -> str:
-    return f"{player.given} records and orders given, {tally.pairs - tally.missing} of {tally.pairs} answers came; digest of the answers {tally.digest.hexdigest()}"
+    came = f"{tally.pairs - tally.missing} of {tally.pairs} answers came"
+    return f"{player.given} records and orders given, {came}; digest of the answers {tally.digest.hexdigest()}"

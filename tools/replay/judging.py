@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pdb
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -16,15 +15,16 @@ from collections.abc import Callable
 from schemas.errors import VerifierFailure
 from stages.reward.pool import Verdict
 from stages.reward.verdicts import Begin, Judge, Judged, Refused
-from stages.reward.verifier import load_verifier
+from stages.reward.verifier import load_verifier, reward_parts
 from stages.reward.worker import is_async
+from tools.replay.debugging import Debugger
 
 
 class OwnProcessPool:
     """See `stages.reward.stage.Pool`. With a `debugger`, each call of the verifier is entered, and each exception looked at where it was
     raised."""
 
-    def __init__(self, begin: Begin, debugger: pdb.Pdb | None) -> None:
+    def __init__(self, begin: Begin, debugger: Debugger | None) -> None:
         self._debugger = debugger
         self._verifier = load_verifier(begin.verifier)
         self._line: deque[Judge] = deque()
@@ -59,18 +59,15 @@ class OwnProcessPool:
         except Exception as error:  # noqa: BLE001 - user code, as in stages.reward.worker
             if self._debugger is not None:
                 print(f"the verifier raised {type(error).__name__}: {error}; this is where", file=sys.stderr)
-                self._debugger.reset()
-                self._debugger.interaction(None, error.__traceback__)
+                self._debugger.look_at(error.__traceback__)
             return Refused(request.number, f"the verifier raised {type(error).__name__}: {error}")
 
     def _called(self, request: Judge) -> dict[str, float]:
-        from stages.reward.verifier import reward_parts
-
         if self._debugger is None or is_async(self._verifier):
             return asyncio.run(self._verifier.judge(request.episode))
         return reward_parts(self._debugger.runcall(self._verifier.function, request.episode))
 
 
-def pool_maker(debugger: pdb.Pdb | None) -> Callable[[Begin, int, int, Callable[[], float]], OwnProcessPool]:
+def pool_maker(debugger: Debugger | None) -> Callable[[Begin, int, int, Callable[[], float]], OwnProcessPool]:
     """What `Reward` is to make its pool with."""
     return lambda begin, _size, _depth, _clock: OwnProcessPool(begin, debugger)

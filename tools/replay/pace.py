@@ -20,6 +20,7 @@ from msgspec import Struct
 from schemas.records import VersionSpan
 from stages.rollout.engine import Engine, EngineStats, SessionKey, TurnRequest, TurnResult
 
+
 class PacedInner(Engine, Protocol):
     """An engine that can be paced."""
 
@@ -117,7 +118,7 @@ class PacedEngine:
         self.unaligned += sum((self._inner.sampled(turn) or 0) != spans.upto(self._version) for turn, spans in self._running.items())
         self._inner.install(version, state)
         self._version = version
-        for turn_id, request in list(self._held_back.items()):
+        for turn_id in list(self._held_back):
             spans = self._recorded.get(turn_id)
             if spans is not None and spans.first <= version and spans.last <= version:
                 self._let_in(self._held_back.pop(turn_id), spans)

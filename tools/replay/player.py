@@ -19,18 +19,33 @@ from broker.core.events import Received
 from schemas.codec import Frame, decode_record
 from schemas.edges import Role
 from schemas.messages import (
-    Abort, BrokerMessage, CloseSession, Commit, Deliver, Fence, Grant, GrantAsked, GrantReleased, Hello, InstallOrder, Numbered, Plan,
-    PlanVoided, StepCommitted, Welcome,
-)  # fmt: skip
+    Abort,
+    BrokerMessage,
+    CloseSession,
+    Commit,
+    Deliver,
+    Fence,
+    Grant,
+    GrantAsked,
+    GrantReleased,
+    Hello,
+    InstallOrder,
+    Numbered,
+    Plan,
+    PlanVoided,
+    StepCommitted,
+    Welcome,
+)
 from schemas.records import Install, Version
 from tools.replay.answers import Answer, Key, Keys, content_of
 from tools.replay.lookahead import Turns
 from tools.replay.recording import Moment
 from tools.replay.selection import Wanted
-from tools.replay.stand import Stand
 from tools.replay.staging import Scratch
+from tools.replay.stand import Playable
 
-StandMaker = Callable[[Welcome], Stand]
+StandMaker = Callable[[Welcome, str], Playable]
+"""Starts a stage; the name is its process's."""
 SLOT_KINDS = (GrantAsked, GrantReleased)
 
 
@@ -51,7 +66,7 @@ class Life(Struct):
     recorded_keys: Keys
     keys: Keys
     resume_step: int = 0
-    stand: Stand | None = None
+    stand: Playable | None = None
     started_from: int = 0
     leases: set[int] = field(default_factory=set)
     sessions: set[tuple[int, int]] = field(default_factory=set)
@@ -69,7 +84,7 @@ class Life(Struct):
 class Player:
     """See the module. `given`: how many records and orders were given; `code_differs`: user code that is not the recorded one."""
 
-    def __init__(self, role: Role, wanted: Wanted, scratch: Scratch, turns: Turns, config: dict[str, Any], make: Callable[[Welcome], Stand],
+    def __init__(self, role: Role, wanted: Wanted, scratch: Scratch, turns: Turns, config: dict[str, Any], make: StandMaker,
                  pace: float = 0.0) -> None:  # fmt: skip
         self._role, self._wanted, self._scratch, self._turns, self._config, self._make = role, wanted, scratch, turns, config, make
         self._speed = pace
@@ -113,11 +128,12 @@ class Player:
             if self._wanted.is_everything:
                 self._start(life, life.resume_step)
 
-    def _start(self, life: Life, checkpoint: int = 0) -> Stand:
+    def _start(self, life: Life, checkpoint: int = 0) -> Playable:
         if self._role is Role.ACTOR_TRAIN:
             self._scratch.bring_checkpoint(checkpoint)
             life.started_from = checkpoint
-        life.stand = self._make(Welcome(epoch=1, next_seq=1, config=self._config, run_directory=str(self._scratch.path)))
+        welcome = Welcome(epoch=1, next_seq=1, config=self._config, run_directory=str(self._scratch.path))
+        life.stand = self._make(welcome, life.sender.partition("/")[0])
         for name, here in life.stand.user_code.items():
             if (then := life.user_code.get(name, here)) != here:
                 self.code_differs[name] = (then, here)

@@ -88,7 +88,8 @@ class Recording:
                 arena.fetch(self._entry_at)
                 self.note = f"the entries before {entry.number} are gone; it begins with the broker's checkpoint there"
                 return
-        raise JournalError(f"{self._journal}: no state to begin with: the run's start is gone, and no checkpoint stands at entry {entry.number}")
+        why = f"the run's start is gone, and no checkpoint stands at entry {entry.number}"
+        raise JournalError(f"{self._journal}: no state to begin with: {why}")
 
     def _entry_at(self, position: Position) -> Entry:
         return entry_at(self._journal, position)

@@ -76,7 +76,8 @@ def without_indices(path: str) -> str:
 
 def summary(tally: Tally, given: int, skipped: int) -> Iterator[str]:
     """Lines about all."""
-    yield f"{given} records and orders given, {tally.pairs} recorded answers, {tally.equal} equal; digest of the answers {tally.digest.hexdigest()}"
+    found = f"{tally.pairs} recorded answers, {tally.equal} equal"
+    yield f"{given} records and orders given, {found}; digest of the answers {tally.digest.hexdigest()}"
     if skipped:
         yield f"{skipped} turns left out: their sessions began before what is played"
     if tally.missing:

@@ -6,7 +6,6 @@ here, when a stage that needs it is made.
 
 from __future__ import annotations
 
-import pdb
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from schemas.errors import ConfigError
 from schemas.records import Install, Version
 from stages.service.stage import Stage
 from tools.inspect.opening import Run
+from tools.replay.debugging import Debugger
 from tools.replay.errors import VersionGone
 from tools.replay.lookahead import Turns
 
@@ -106,14 +106,14 @@ class Scratch:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def make_stage(role: Role, turns: Turns, *, in_process: bool, debugger: pdb.Pdb | None) -> Stage:
-    """The stage's own class. Raises ConfigError for a role that is no stage."""
+def make_stage(role: Role, turns: Turns, debugger: Debugger | None) -> Stage:
+    """The stage's own class, user code in this process. Raises ConfigError for a role that is no stage."""
     match role:
         case Role.REWARD:
             from stages.reward.stage import Reward
             from tools.replay.judging import pool_maker
 
-            return Reward(pool_maker=pool_maker(debugger)) if in_process else Reward()
+            return Reward(pool_maker=pool_maker(debugger))
         case Role.ENV:
             from stages.env.stage import Env
 
@@ -131,11 +131,12 @@ def make_stage(role: Role, turns: Turns, *, in_process: bool, debugger: pdb.Pdb 
 
             return WeightSync()
         case Role.ROLLOUT:
-            return _paced_rollout(turns)
+            return paced_rollout(turns)
     raise ConfigError(f"--stage {role}: there are env, rollout, reward, reference, actor-train and weight-sync")
 
 
-def _paced_rollout(turns: Turns) -> Stage:
+def paced_rollout(turns: Turns) -> Stage:
+    """The rollout stage on its own engine, held to the recorded pace."""
     from stages.rollout.stage import Rollout, configured_engine
     from stages.rollout.weights import Replica
     from tools.replay.pace import PacedEngine

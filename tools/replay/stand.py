@@ -6,19 +6,31 @@ debugger every handler call is entered.
 
 from __future__ import annotations
 
-import pdb
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from schemas.codec import Frame, decode_client_message, encode_message, encode_record, make_header
 from schemas.errors import WireError
-from schemas.messages import BrokerMessage, ClientMessage, Commit, Deliver, Failure, GrantAsked, Welcome
+from schemas.messages import BrokerMessage, ClientMessage, Commit, Deliver, Failure, Welcome
 from stages.service.stage import Delivery, Put, Stage
+from tools.replay.debugging import Debugger
 
 Said = tuple[ClientMessage, tuple[Frame, ...]]
+
+
+class Playable(Protocol):
+    """A stage that is being played, wherever it runs."""
+
+    user_code: dict[str, str]
+
+    def give(self, order: BrokerMessage, frames: Sequence[Frame]) -> None: ...
+    def take(self) -> list[Said]: ...
+    def work(self) -> bool: ...
+    def close(self) -> None: ...
 
 
 class ReplayLink:
@@ -48,7 +60,7 @@ class ReplayLink:
 class Stand:
     """One stage, from its start to its end. `patience_s`: how long an answer that comes from another thread or process is waited for."""
 
-    def __init__(self, stage: Stage, welcome: Welcome, *, debugger: pdb.Pdb | None = None, patience_s: float = 60.0) -> None:
+    def __init__(self, stage: Stage, welcome: Welcome, *, debugger: Debugger | None = None, patience_s: float = 60.0) -> None:
         self._stage = stage
         self._debugger = debugger
         self._patience_s = patience_s
@@ -75,9 +87,6 @@ class Stand:
         said, self._link.said = self._link.said, []
         return said
 
-    def asked_for_slot(self, said: Said) -> bool:
-        return isinstance(said[0], GrantAsked)
-
     def work(self) -> bool:
         """One piece of work; False where nothing can come any more of itself."""
         before = len(self._link.said)
@@ -98,7 +107,7 @@ class Stand:
                 return True
         return False
 
-    def _call(self, handler, *arguments) -> None:  # type: ignore[no-untyped-def]
+    def _call(self, handler: Callable[..., None], *arguments: Any) -> None:
         if self._debugger is None:
             handler(*arguments)
         else:
