@@ -7,7 +7,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install train test test-slow test-gpu fuzz check format clean
+.PHONY: help install train test test-slow test-gpu fuzz chaos check format clean
 
 PYTHON      ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
                  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
@@ -59,6 +59,9 @@ test-gpu: $(STAMP)  ## what needs a CUDA device
 fuzz: $(STAMP)  ## coverage-guided fuzzing of the decoder (SECONDS=60); installs atheris into .venv the first time
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'atheris>=3.0'
 	@$(BIN)/python -m tests.fuzz.decoder $(SECONDS)
+
+chaos: $(STAMP)  ## real training whose processes are killed and frozen (ARGS="--seed 11 --runs 3 --minutes 2")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(STAMP)  ## lint, format, types, import rules and pure tests (under 90 seconds)
 	@$(BIN)/ruff check --quiet .
