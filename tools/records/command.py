@@ -14,10 +14,10 @@ from msgspec import to_builtins
 
 from schemas.edges import EDGES
 from schemas.errors import ConfigError, JournalError
-from tools.inspect import selection, views
-from tools.inspect.looking import Look
-from tools.inspect.opening import Run, open_run
-from tools.inspect.selection import Selection
+from tools.records import selection, views
+from tools.records.looking import Look
+from tools.records.opening import Run, open_run
+from tools.records.selection import Selection
 
 DAMAGED = 1
 SEGMENT_FIELDS = ("index", "first", "entries", "began", "ended")
@@ -93,8 +93,8 @@ def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, as_j
 
 
 def _record(look: Look, text: str, *, as_json: bool) -> int:
-    from tools.inspect import record
-    from tools.inspect.words import words_of
+    from tools.records import record
+    from tools.records.words import words_of
 
     number, _, part = text.partition(".")
     try:
@@ -171,8 +171,8 @@ def _say(look: Look) -> None:
 
 def run_story(text: str, run_text: str, *, trace: str, as_json: bool) -> int:
     """The life of one thing, as a table or a trace."""
-    from tools.inspect import story, telling
-    from tools.inspect.trace import trace_of
+    from tools.records import story, telling
+    from tools.records.trace import trace_of
 
     subject, bar = story.subject_of(text), Bar("indexing")
     with open_run(run_text) as run, Look(run, bar) as look:
@@ -201,7 +201,7 @@ def _write(path: str, text: str) -> None:
 
 def run_cut(run_text: str, around: str, path: str, *, redact: bool) -> int:
     """Everything that bears on one id, in one file."""
-    from tools.inspect import cutting, story
+    from tools.records import cutting, story
 
     subject, bar = story.subject_of(around), Bar("indexing")
     with open_run(run_text) as run, Look(run, bar) as look:

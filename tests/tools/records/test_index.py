@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from broker.core.events import decode_event, puts_of
-from tests.tools.inspect.recorded import append, entries_of, small, whole_entries, write_run
+from tests.tools.records.recorded import append, entries_of, small, whole_entries, write_run
 from tests.tools.sim.scenarios import a_scenario
-from tools.inspect import indexing
-from tools.inspect.looking import Look
-from tools.inspect.opening import Run, open_run
-from tools.inspect.selection import Selection
+from tools.records import indexing
+from tools.records.looking import Look
+from tools.records.opening import Run, open_run
+from tools.records.selection import Selection
 from tools.sim.driver import Entry
 from tools.sim.scenario import Faults, Kill
 
@@ -38,7 +38,8 @@ def test_every_record_of_every_commit_has_a_row(tmp_path: Path, entries: list[En
     wanted = [(header.queue, header.ticket) for entry in entries for header in puts_of(decode_event(entry.event))]
     with Look(open_run(str(run))) as look:
         rows = look.all_rows(Selection(begin=0.0))
-        found = [(look.index.meta.queues[row["queue"]], int(row["ticket"])) for row in rows if look.index.meta.queues[row["queue"]] != "tickets"]
+        all_found = [(look.index.meta.queues[row["queue"]], int(row["ticket"])) for row in rows]
+    found = [(queue, ticket) for queue, ticket in all_found if queue != "tickets"]
     assert found == [(queue, -1 if ticket is None else ticket) for queue, ticket in wanted]
 
 

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from tools.inspect.rows import ROW
+from tools.records.rows import ROW
 
 FORMAT = 1
 HEAD_BYTES = 48

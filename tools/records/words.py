@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.inspect.opening import Run
+from tools.records.opening import Run
 
 Words = Callable[[int], str]
 

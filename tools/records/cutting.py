@@ -27,14 +27,14 @@ from broker.journal import Checkpoint, Contents, Entry, Position
 from broker.journal import checkpoint as checkpoints
 from broker.journal import format as layout
 from schemas.errors import ConfigError, JournalError, WireError
-from tools.inspect import redaction
-from tools.inspect.folding import Folded, encode_state
-from tools.inspect.looking import Look
-from tools.inspect.rows import MADE, read_event
-from tools.inspect.selection import Selection
-from tools.inspect.story import Subject
-from tools.inspect.telling import Story, Walk, selection_of, tell
-from tools.inspect.words import tokenizer_of
+from tools.records import redaction
+from tools.records.folding import Folded, encode_state
+from tools.records.looking import Look
+from tools.records.rows import MADE, read_event
+from tools.records.selection import Selection
+from tools.records.story import Subject
+from tools.records.telling import Story, Walk, selection_of, tell
+from tools.records.words import tokenizer_of
 
 FORMAT = 1
 BATCH_BYTES = 1 << 20

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tools.inspect.index import FailureRow, Meta
-from tools.inspect.rows import DAMAGED, EVAL, MADE, REFUSED, TRUNCATED, UNSURE
+from tools.records.index import FailureRow, Meta
+from tools.records.rows import DAMAGED, EVAL, MADE, REFUSED, TRUNCATED, UNSURE
 
 if TYPE_CHECKING:
-    from tools.inspect.episode import Conversation, Piece, Token
-    from tools.inspect.record import Opened
+    from tools.records.episode import Conversation, Piece, Token
+    from tools.records.record import Opened
 
 FLAG_WORDS = (
     (REFUSED, "refused"),

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from schemas.errors import ConfigError, JournalError
-from tools.inspect.index import Index, StepRow
-from tools.inspect.opening import Run
-from tools.inspect.rows import MADE, REFUSED
-from tools.inspect.selection import Selection, mask
+from tools.records.index import Index, StepRow
+from tools.records.opening import Run
+from tools.records.rows import MADE, REFUSED
+from tools.records.selection import Selection, mask
 
 if TYPE_CHECKING:  # loaded where they are used: a list from an index is there before core and codec would be
-    from tools.inspect.episode import Conversation, Raw
-    from tools.inspect.record import Opened
+    from tools.records.episode import Conversation, Raw
+    from tools.records.record import Opened
 
 Progress = Callable[[int, int], None]
 """Told bytes done and bytes in all."""
@@ -45,10 +45,13 @@ class Look:
     def _new(self) -> Iterator[np.ndarray]:
         self._is_current = self._is_current or self.index.is_current
         if not self._is_current:
-            from tools.inspect.indexing import Indexing
+            from tools.records.indexing import Indexing
 
             indexing = Indexing(self.index, self._progress)
-            yield from indexing.run()
+            try:
+                yield from indexing.run()
+            except FileNotFoundError as error:
+                raise JournalError(f"{error.filename}: the quota dropped it while it was read; run the command again") from error
             self.torn_bytes = indexing.torn_bytes
             self._is_current = True
 
@@ -79,7 +82,7 @@ class Look:
 
     def record(self, number: int, part: int) -> Opened:
         """One record in full. Raises ConfigError or JournalError."""
-        from tools.inspect.record import open_record
+        from tools.records.record import open_record
 
         return open_record(self.run.journal, self.row(number, part))
 
@@ -96,8 +99,8 @@ class Look:
         return self._conversation(ticket, last, rows)
 
     def _conversation(self, ticket: int, attempt: int, rows: np.ndarray) -> Conversation:
-        from tools.inspect import episode
-        from tools.inspect.words import words_of
+        from tools.records import episode
+        from tools.records.words import words_of
 
         by_queue = {queue: [row for row in rows if self.index.meta.queues[int(row["queue"])] == queue] for queue in self.index.meta.queues}
         sample = self._newest([*by_queue.get("scored", ()), *by_queue.get("samples", ())])
@@ -120,7 +123,7 @@ class Look:
         )  # fmt: skip
 
     def _newest(self, rows: list[np.ndarray]) -> Opened | None:
-        from tools.inspect.record import open_record
+        from tools.records.record import open_record
 
         try:
             return open_record(self.run.journal, max(rows, key=lambda row: int(row["number"]))) if rows else None
@@ -128,8 +131,8 @@ class Look:
             return None
 
     def _from_messages(self, rows: list[np.ndarray], remarks: list[str]) -> Raw:
-        from tools.inspect.episode import of_messages
-        from tools.inspect.record import open_record
+        from tools.records.episode import of_messages
+        from tools.records.record import open_record
 
         records = []
         for row in sorted(rows, key=lambda row: int(row["number"])):

@@ -13,13 +13,13 @@ import numpy as np
 from broker.journal import Entry, Position
 from broker.journal.reading import Damage, Scan
 from schemas.errors import ConfigError
-from tools.inspect.folding import Fold, Folded, encode_state, state_of
-from tools.inspect.index import Snapshot
-from tools.inspect.lives import Fact
-from tools.inspect.looking import Look
-from tools.inspect.rows import REFUSED
-from tools.inspect.selection import Selection, tickets_of_step
-from tools.inspect.story import Collector, Scope, Subject
+from tools.records.folding import Fold, Folded, encode_state, state_of
+from tools.records.index import Snapshot
+from tools.records.lives import Fact
+from tools.records.looking import Look
+from tools.records.rows import REFUSED
+from tools.records.selection import Selection, tickets_of_step
+from tools.records.story import Collector, Scope, Subject
 
 
 class Story:
@@ -117,8 +117,9 @@ class Walk:
                 if item.last >= item.first:
                     self.fold.lose(f"entries {item.first} to {item.last} are gone")
             else:
-                if item.number == self.stop_before and self.fold.lives is not None:
-                    self.before = encode_state(self.fold.lives.state)
+                if item.number == self.stop_before:
+                    self.fold.meet(item.number)
+                    self.before = encode_state(self.fold.lives.state) if self.fold.lives is not None else None
                 yield item, self.fold.take(item)
 
     def scan(self) -> Scan:

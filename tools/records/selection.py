@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from schemas.edges import EDGES, Role
 from schemas.errors import ConfigError
-from tools.inspect.index import FailureRow, Meta
+from tools.records.index import FailureRow, Meta
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "==": operator.eq, "<": operator.lt, ">": operator.gt, "=": operator.eq,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tools.inspect.lives import Fact
-from tools.inspect.story import RELEASES
+from tools.records.lives import Fact
+from tools.records.story import RELEASES
 
 MICRO = 1e6
 STEPS, MARKS = "steps", "marks"

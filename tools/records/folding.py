@@ -17,7 +17,7 @@ from broker.core.step import begin
 from broker.journal import Checkpoint, Entry
 from broker.journal import checkpoint as checkpoints
 from schemas.errors import TidemillError
-from tools.inspect.lives import Fact, Lives
+from tools.records.lives import Fact, Lives
 
 MISFITS = (TidemillError, msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What stepping an event that another version of the core recorded may end in."""
@@ -50,8 +50,7 @@ class Fold:
 
     def take(self, entry: Entry) -> Folded | None:
         """None where the entry cannot be folded."""
-        if entry.number in self._checkpoints:
-            self._meet(entry.number)
+        self.meet(entry.number)
         try:
             event = decode_event(entry.event)
             if isinstance(event, Started):
@@ -66,9 +65,10 @@ class Fold:
             self.note = self.note or f"entry {entry.number} is of another version of the broker ({type(error).__name__}: {error})"
             return None
 
-    def _meet(self, number: int) -> None:
-        """A checkpoint of the broker: where the fold has no state it is taken up, else compared."""
-        found = checkpoints.read(self._checkpoints[number])
+    def meet(self, number: int) -> None:
+        """If the broker wrote a checkpoint before this entry: where the fold has no state it is taken up, else compared."""
+        path = self._checkpoints.pop(number, None)
+        found = _read(path) if path is not None else None
         if found is None:
             return
         if self.lives is None:
@@ -80,6 +80,14 @@ class Fold:
         state = state_of(found.state)
         if state is not None:
             self.lives = Lives(state)
+
+
+def _read(path: Path) -> Checkpoint | None:
+    """None where it is damaged, or a running broker has just removed it."""
+    try:
+        return checkpoints.read(path)
+    except FileNotFoundError:
+        return None
 
 
 def state_of(data: bytes) -> State | None:

@@ -13,12 +13,12 @@ import numpy as np
 from broker.core.state import State
 from broker.journal.format import BLOCK, Entry, Position
 from broker.journal.reading import Damage, Scan
-from tools.inspect import rows as lean
-from tools.inspect.folding import Fold, Folded, encode_state, state_of
-from tools.inspect.index import FailureRow, Index, Segment, Snapshot, StepRow, Totals, head_of, state_name
-from tools.inspect.lives import Fact
-from tools.inspect.looking import Progress
-from tools.inspect.rows import DAMAGED, MADE, REFUSED, ROW, UNSURE, Names
+from tools.records import rows as lean
+from tools.records.folding import Fold, Folded, encode_state, state_of
+from tools.records.index import FailureRow, Index, Segment, Snapshot, StepRow, Totals, head_of, state_name
+from tools.records.lives import Fact
+from tools.records.looking import Progress
+from tools.records.rows import DAMAGED, MADE, REFUSED, ROW, UNSURE, Names
 
 BLOCK_ROWS = 2048
 """Rows that are handed on at once: a tenth of a second's work."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from schemas.errors import ConfigError
-from tools.inspect.lives import Fact
+from tools.records.lives import Fact
 
 KINDS = ("ticket", "session", "group", "step", "version")
 RELEASES = ("acked", "try_failed", "lost", "withdrawn")
