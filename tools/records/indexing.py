@@ -6,7 +6,7 @@ next pass goes on from there; a torn tail is not indexed and is looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Indexing:
         self._kept_at = self._meta.next_number
         self.torn_bytes = 0
 
-    def run(self) -> Iterator[np.ndarray]:
+    def run(self) -> Generator[np.ndarray, None, None]:
         """Blocks of rows, as far as there are new ones."""
         meta = self._meta
         self._fold = Fold(self._index.journal, self._state(), meta.note)

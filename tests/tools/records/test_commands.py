@@ -47,7 +47,8 @@ def test_a_cut_opens_with_every_command(run: Path, tmp_path: Path) -> None:
     file = str(tmp_path / "out.tide")
     made = tidemill("cut", str(run), "--around", "ticket:9", file, "--redact")
     assert made.returncode == 0, made.stderr
-    for arguments in (("inspect", file), ("inspect", file, "--queue", "turns"), ("inspect", file, "--episode", "9"), ("story", "ticket:9", file)):
+    views = (("inspect", file), ("inspect", file, "--queue", "turns"), ("inspect", file, "--episode", "9"), ("story", "ticket:9", file))
+    for arguments in views:
         shown = tidemill(*arguments)
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout

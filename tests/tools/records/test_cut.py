@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.core.events import decode_event
+from broker.core.events import Received, decode_event, encode_event
 from broker.journal.reading import Damage, Scan
 from schemas.errors import ConfigError
+from schemas.messages import Commit, Failure
 from tests.tools.records.recorded import entries_of, write_run
 from tests.tools.records.test_damage import changed, of_another_schema
 from tests.tools.sim.scenarios import a_scenario
@@ -95,23 +96,25 @@ def test_a_redacted_cut_keeps_lengths_and_figures_and_no_token(text: str, run: L
         assert tell(blank, subject_of(text)).facts[-1] == tell(plain, subject_of(text)).facts[-1]
 
 
-def test_what_failed_and_why_is_blanked_too(tmp_path: Path) -> None:
-    from broker.core.events import Received, encode_event
-    from schemas.messages import Commit, Failure
-
-    entries = entries_of()
+def failing_at_reward(entries: list[Entry]) -> tuple[list[Entry], int]:
+    """The run up to the first answer of reward, which is a failure instead; and its ticket."""
     for place, entry in enumerate(entries):
         event = decode_event(entry.event)
-        if isinstance(event, Received) and isinstance(event.message, Commit) and event.message.puts[:1] and event.message.puts[0].queue == "scored":
-            leases = event.message.acks
-            failing = Commit(epoch=event.message.epoch, seq=event.message.seq, fails=(Failure(lease=leases[0], boundary="verifier", reason="secret 42"),))
-            entries = [*entries[:place], Entry(entry.now, encode_event(Received(sender=event.sender, message=failing)), ())]
-            ticket = event.message.puts[0].ticket
-            break
-    run = write_run(tmp_path / "run", entries)
-    with Look(open_run(str(run))) as look:
+        if not (isinstance(event, Received) and isinstance(event.message, Commit)):
+            continue
+        commit = event.message
+        if [header.queue for header in commit.puts] == ["scored"]:
+            failure = Failure(lease=commit.acks[0], boundary="verifier", reason="secret 42")
+            failing = Received(sender=event.sender, message=Commit(epoch=commit.epoch, seq=commit.seq, fails=(failure,)))
+            return [*entries[:place], Entry(entry.now, encode_event(failing), ())], commit.puts[0].ticket or 0
+    raise AssertionError("reward scores one at a time somewhere in this run")
+
+
+def test_what_failed_and_why_is_found_and_blanked(tmp_path: Path) -> None:
+    entries, ticket = failing_at_reward(entries_of())
+    with Look(open_run(str(write_run(tmp_path / "run", entries)))) as look:
         look.catch_up()
-        assert [failure.reason for failure in look.index.meta.failures] == ["verifier: secret 42"]
+        assert [(failure.ticket, failure.reason) for failure in look.index.meta.failures] == [(ticket, "verifier: secret 42")]
         cut(look, subject_of(f"ticket:{ticket}"), tmp_path / "out.tide", redact=True)
     with zipfile.ZipFile(tmp_path / "out.tide") as archive:
         assert all(b"secret" not in archive.read(name) for name in archive.namelist())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,8 +70,8 @@ def test_a_session_without_an_episode_is_put_together_from_turns_and_actions() -
     for start, action, end in whole.bounds:
         turn = Turn(context_digest=0, sampling=Sampling(), seed=1, tokens=whole.ids[start:action])
         spans = tuple(span for span in SPANS if span.start == action)
-        said = Action(finish_reason="stop", sample_spans=spans, kv_spans=(), tokens=whole.ids[action:end], logprobs=whole.logprobs[action:end],
-                      kept_ids=empty, kept_counts=empty)  # fmt: skip
+        said = Action(finish_reason="stop", sample_spans=spans, kv_spans=(), tokens=whole.ids[action:end],
+                      logprobs=whole.logprobs[action:end], kept_ids=empty, kept_counts=empty)  # fmt: skip
         records += [a_record(turn, "turns"), a_record(said, "actions")]
     raw = episode.of_messages(records)
     for one, two in zip((raw.ids, raw.sampled, raw.logprobs), (whole.ids, whole.sampled, whole.logprobs), strict=True):
@@ -94,7 +96,7 @@ def test_colours_are_added_only_where_they_are_asked_for() -> None:
 
 
 @pytest.fixture(scope="module")
-def look(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def look(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
     run = write_run(tmp_path_factory.mktemp("talk") / "run", entries_of(a_scenario(1)))
     with Look(open_run(str(run))) as opened_run:
         yield opened_run
@@ -113,14 +115,15 @@ def test_every_trained_session_of_a_run_has_its_advantages(look: Look, tmp_path:
 def test_filters_agree_with_a_look_at_every_header(look: Look) -> None:
     rows = look.all_rows(Selection(begin=0.0))
     names = look.index.meta.queues
-    for wanted, test in (
+    tests: tuple[tuple[Selection, Callable[[Any], bool]], ...] = (
         (Selection(queue="scored", reward=("<", 0.5)), lambda row: names[row["queue"]] == "scored" and row["reward"] < 0.5),
         (Selection(group=3), lambda row: row["group"] == 3),
         (Selection(session=(9, 1)), lambda row: row["ticket"] == 9 and row["attempt"] in (1, -1)),
         (Selection(stage="reference"), lambda row: names[row["queue"]] in ("scored", "samples", "installs")),
         (Selection(version=2, queue="actions"), lambda row: names[row["queue"]] == "actions" and row["oldest"] <= 2 <= row["newest"]),
         (Selection(begin=2.0, end=3.0), lambda row: 2.0 <= row["at"] <= 3.0),
-    ):
+    )
+    for wanted, test in tests:
         expected = [row["number"] for row in rows if test(row)]
         assert list(look.all_rows(wanted)["number"]) == expected, wanted
         assert expected, wanted

@@ -79,7 +79,8 @@ def test_a_step_tells_of_all_its_tickets_its_vote_and_its_checkpoint(look: Look)
     assert kinds.count("committed") == 1
     planned = next(fact for fact in facts if fact.kind == "planned")
     ended = [fact.ticket for fact in facts if fact.kind == "ended"]
-    assert sorted(ended) == sorted(planned.tickets)
+    assert set(ended) == set(planned.tickets)
+    assert len(ended) == len(planned.tickets)
     assert {fact.detail for fact in facts if fact.kind == "ended"} == {"trained(2)"}
 
 
