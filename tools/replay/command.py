@@ -16,8 +16,8 @@ from msgspec import Struct
 from schemas.edges import STAGES, Role
 from schemas.errors import ConfigError
 from schemas.messages import Welcome
-from tools.inspect.opening import Run, open_run
-from tools.inspect.words import words_of
+from tools.records.opening import Run, open_run
+from tools.records.words import words_of
 from tools.replay.debugging import Debugger
 from tools.replay.lookahead import Turns, recorded_turns
 from tools.replay.player import Player
@@ -139,13 +139,10 @@ def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, t
         print(line)
     if not asked.diff or tally.first is None:
         return 0
-    for line in context(tally.first, role, words_of(run)):
+    for line in context(tally.first, words_of(run)):
         print(line)
-    pair = tally.first.pair
-    if role is Role.ACTOR_TRAIN and pair.now is not None and "tensors" in str(tally.first.differences[-1].field):
-        name = pair.recorded.content["puts"][0]["record"]["location"]
-        here = pair.now.content["puts"][0]["record"]["location"]
-        for line in apart(pair.recorded, pair.now, run.directory / "versions" / name, scratch.path / "versions" / here):
+    if role is Role.ACTOR_TRAIN and tally.weights is not None:
+        for line in apart(tally.weights, run.directory / "versions", scratch.path / "versions"):
             print(line)
     return DIFFERENT
 

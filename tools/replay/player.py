@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from broker.core.events import Received
 from schemas.codec import Frame, decode_record
 from schemas.edges import Role
+from schemas.header import Header
 from schemas.messages import (
     Abort,
     BrokerMessage,
@@ -55,6 +56,8 @@ class Pair(Struct, frozen=True):
     client: str
     number: int
     at: float
+    subject: str
+    """What it answers, such as `episode of session 43.1 (group 20)`."""
     recorded: Answer
     now: Answer | None
 
@@ -69,6 +72,8 @@ class Life(Struct):
     stand: Playable | None = None
     started_from: int = 0
     leases: set[int] = field(default_factory=set)
+    subjects: dict[int, str] = field(default_factory=dict)
+    """What each lease that was given is on; gone with its answer."""
     sessions: set[tuple[int, int]] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
     versions: set[int] = field(default_factory=set)
@@ -79,6 +84,14 @@ class Life(Struct):
     answers: dict[Key, Answer] = field(default_factory=dict)
     next_grant: int = 1 << 40
     user_code: dict[str, str] = {}
+
+
+def subject_of(header: Header) -> str:
+    """A record in a few words."""
+    if header.ticket is None:
+        return f"{header.record} {header.newest_version}"
+    turn = f"turn {header.turn}: " if header.turn is not None else ""
+    return f"{turn}{header.record} of session {header.ticket}.{header.attempt or 1} (group {header.group})"
 
 
 class Player:
@@ -190,6 +203,7 @@ class Player:
         if life.install is not None:
             self._install_for(life, order.lease)
         life.leases.add(order.lease)
+        life.subjects[order.lease] = subject_of(header)
         life.sessions.add(session)
         self.given += 1
         self._hand(life, order, frames)
@@ -264,7 +278,16 @@ class Player:
         if not self._is_expected(life, message, key):
             return
         answer = Answer(key, type(message).__name__, content_of(message, moment.frames))  # type: ignore[arg-type]
-        yield Pair(life.sender.partition("/")[0], moment.number, moment.now, answer, self._await(life, key))
+        client, subject = life.sender.partition("/")[0], self._subject(life, message, key)
+        yield Pair(client, moment.number, moment.now, subject, answer, self._await(life, key))
+
+    def _subject(self, life: Life, message: Numbered, key: Key) -> str:
+        if isinstance(message, Commit):
+            if message.puts:
+                return subject_of(message.puts[0])
+            leases = [*message.acks, *(failure.lease for failure in message.fails)]
+            return next((life.subjects[lease] for lease in leases if lease in life.subjects), "")
+        return " ".join(map(str, (type(message).__name__, *key[1:-1])))
 
     def _is_expected(self, life: Life, message: Numbered, key: Key) -> bool:
         if life.stand is None or key in life.raced:

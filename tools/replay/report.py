@@ -13,9 +13,8 @@ import numpy as np
 import xxhash
 from msgspec import Struct, field, json
 
-from schemas.edges import Role
 from tools.replay.answers import Answer, jsonable
-from tools.replay.comparing import METRIC_TOLERANCE, TOLERANCES, Difference, compare
+from tools.replay.comparing import METRIC_TOLERANCE, MISSING, TOLERANCES, Difference, compare
 from tools.replay.player import Pair
 
 Words = Callable[[int], str]
@@ -39,6 +38,8 @@ class Tally(Struct):
     fields: Counter[str] = field(default_factory=Counter)
     rounded: dict[str, float] = field(default_factory=dict)
     first: First | None = None
+    weights: Pair | None = None
+    """The first version that came out otherwise."""
     digest: Any = field(default_factory=xxhash.xxh3_64)
     """Over all answers given now, times left out: the same for the same replay."""
 
@@ -56,6 +57,8 @@ class Tally(Struct):
             self.fields[name] += 1
         if found.differences and self.first is None:
             self.first = First(pair, found.differences)
+        if self.weights is None and pair.now is not None and any(".tensors" in difference.field for difference in found.differences):
+            self.weights = pair
         return line
 
 
@@ -90,10 +93,10 @@ def summary(tally: Tally, given: int, skipped: int) -> Iterator[str]:
         yield f"  {name} equal within {stated}; farthest apart {distance:.3g}"
 
 
-def context(first: First, role: Role, words: Words | None) -> Iterator[str]:
+def context(first: First, words: Words | None) -> Iterator[str]:
     """Lines about the first difference."""
     pair, difference = first.pair, first.differences[0]
-    yield f"first difference: {whose(pair)}, entry {pair.number}, {pair.at:.3f} s, {pair.client}"
+    yield f"first difference: {pair.subject}, entry {pair.number}, {pair.at:.3f} s, {pair.client}"
     for each in first.differences[:4]:
         yield f"  {each.field}: recorded {shown(each.recorded)}, now {shown(each.now)}"
     if len(first.differences) > 4:
@@ -102,20 +105,10 @@ def context(first: First, role: Role, words: Words | None) -> Iterator[str]:
         yield from _tokens(pair, difference, words)
 
 
-def whose(pair: Pair) -> str:
-    """The record that an answer is about."""
-    puts, key = pair.recorded.content.get("puts") or (), pair.recorded.key
-    if puts:
-        header = puts[0]["header"]
-        if header.get("ticket") is not None:
-            turn = f" turn {header['turn']}" if header.get("turn") is not None else ""
-            return f"{header['record']} of session {header['ticket']}.{header.get('attempt', 1)} (group {header.get('group')}){turn}"
-        return f"{header['record']} {header.get('newest_version')}"
-    return f"{pair.recorded.kind} {' '.join(map(str, key))}"
-
-
 def shown(value: Any) -> str:
-    text = f"{value.shape[0]} values" if isinstance(value, np.ndarray) else repr(jsonable(value))
+    if isinstance(value, dict) and "record" in value and "header" in value:  # a put that the other side lacks
+        value = {name: each for name, each in value["record"].items() if not isinstance(each, np.ndarray)}
+    text = f"{value.shape[0]} values" if isinstance(value, np.ndarray) else repr(jsonable(value)) if value != MISSING else MISSING
     return text if len(text) <= 160 else text[:157] + "..."
 
 

@@ -43,6 +43,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
                 return header.group == self.number
             case "step":
                 return header.ticket in self.tickets or (header.record == "version" and header.newest_version == self.number)
+            case "version" if header.record == "version":
+                return header.newest_version == self.number
             case "version":
                 return (header.oldest_version or 0) <= self.number <= header.newest_version if header.newest_version is not None else False
         return True

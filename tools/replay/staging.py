@@ -21,7 +21,7 @@ from schemas.edges import Role
 from schemas.errors import ConfigError
 from schemas.records import Install, Version
 from stages.service.stage import Stage
-from tools.inspect.opening import Run
+from tools.records.opening import Run
 from tools.replay.debugging import Debugger
 from tools.replay.errors import VersionGone
 from tools.replay.lookahead import Turns

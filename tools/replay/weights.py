@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.replay.answers import Answer
+from tools.replay.player import Pair
 
 
-def apart(recorded: Answer, now: Answer, was: Path, is_now: Path) -> Iterator[str]:
-    """Lines about the first tensor that differs; `was`, `is_now`: the folders of the two versions."""
-    digests = [{info[0]: info[3] for info in answer.content["puts"][0]["record"]["tensors"]} for answer in (recorded, now)]
+def apart(pair: Pair, recorded: Path, now: Path) -> Iterator[str]:
+    """Lines about the first tensor that differs; `recorded`, `now`: the folders in which both sides' versions lie."""
+    assert pair.now is not None
+    sides = ((recorded, pair.recorded), (now, pair.now))
+    was, is_now = (place / answer.content["puts"][0]["record"]["location"] for place, answer in sides)
+    digests = [{info[0]: info[3] for info in answer.content["puts"][0]["record"]["tensors"]} for answer in (pair.recorded, pair.now)]
     names = [name for name in digests[0] if digests[0][name] != digests[1].get(name)]
     if not names:
         return
-    line = f"  {len(names)} of {len(digests[0])} tensors differ, {names[0]} first"
+    line = f"  version {was.name}: {len(names)} of {len(digests[0])} tensors differ, {names[0]} first"
     if not was.is_dir() or not is_now.is_dir():
         yield f"{line}; by how much cannot be said: {was} is gone"
         return

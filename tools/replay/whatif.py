@@ -21,7 +21,7 @@ from broker.policy.registry import NAMES, choose
 from schemas.config.overrides import parse_override
 from schemas.errors import ConfigError
 from schemas.messages import Deliver
-from tools.inspect.opening import Run, open_run
+from tools.records.opening import Run, open_run
 from tools.replay.asking import Asking, Decision
 from tools.replay.recording import Moment, Recording
 from tools.replay.staging import replay_config
