@@ -12,7 +12,7 @@ from broker.core.state import State
 from broker.core.step import begin, step
 from schemas.edges import STAGES, Role
 from schemas.messages import Commit, Refuse
-from stages.service.stage import Delivery
+from stages.service.stage import Delivery, Ready
 from tests.broker.folding import entries_of
 from tests.broker.stubborn_reward import a_stubborn_reward
 from tests.broker.test_restarts import check_that_every_ticket_ended_once
@@ -20,6 +20,7 @@ from tests.skeleton.broker_process import a_broker_process
 from tests.skeleton.config import a_run_config
 from tests.skeleton.crew import a_crew
 from tests.skeleton.cutting_proxy import a_cutting_proxy
+from tests.skeleton.peer import CrashError
 from tests.skeleton.stages import FakeReward, FakeTrainer
 from tests.skeleton.waiting import until
 
@@ -193,3 +194,39 @@ def test_answers_lost_with_their_line_make_no_sample_count_twice(tmp_path: Path)
     trainer = crew.members["actor-train-0"].peer
     assert isinstance(trainer, FakeTrainer)
     assert len(trainer.trained) == len(set(trainer.trained)) == 6 * 2 * 2
+
+
+def test_a_record_that_kills_every_consumer_becomes_a_dead_letter_and_the_queue_flows_on(tmp_path: Path) -> None:
+    class Poisoned(FakeReward):
+        def hello(self) -> Ready:
+            return Ready(windows={"episodes": 1})  # what else it held would be delivered in vain with it
+
+        def answer(self, delivery: Delivery) -> None:
+            if delivery.header.ticket == 2:
+                raise CrashError("an episode that no verifier survives")
+            super().answer(delivery)
+
+    run = tmp_path / "run"
+    config = a_run_config(tmp_path, "broker.max_deliveries=3")
+    with a_broker_process(run, config) as broker, a_crew(broker.endpoint, OTHERS) as crew:
+        lives = 0
+
+        def revived() -> bool:
+            """As its host would: another process of that name for each that died. True once the run is over."""
+            nonlocal lives
+            member = crew.members.get("reward-0")
+            if member is None or (not member.at_work and isinstance(member.error, CrashError)):
+                lives += 1
+                crew.add(Role.REWARD, peer=Poisoned())
+            return broker.process is not None and broker.process.poll() is not None
+
+        until(revived, "the run ends", crew.story)
+        crew.wait_until_home()
+        assert broker.wait() == 0
+    state = Told(run, "reward-0").state
+    (letter,) = state.dead.values()
+    assert lives == 4
+    assert [attempt.client for attempt in letter.history] == ["reward-0"] * 3
+    assert state.ledger.failed == {"dead_letter": 1}
+    assert state.ledger.issued == state.ledger.trained + state.ledger.evaluated + sum(state.ledger.dropped.values()) + 1
+    assert state.trainer.step == 3
