@@ -174,11 +174,10 @@ def run_story(text: str, run_text: str, *, trace: str, as_json: bool) -> int:
     from tools.records import story, telling
     from tools.records.trace import trace_of
 
-    subject, bar = story.subject_of(text), Bar("indexing")
+    subject, bar = story.subject_of(text), Bar("reading")
     with open_run(run_text) as run, Look(run, bar) as look:
-        look.catch_up()
-        bar.clear()
         told = telling.tell(look, subject)
+        bar.clear()
         if told.note:
             print(f"tidemill: {told.note}", file=sys.stderr)
         used = telling.usage(look, subject.id) if subject.kind == "version" else []
@@ -203,11 +202,10 @@ def run_cut(run_text: str, around: str, path: str, *, redact: bool) -> int:
     """Everything that bears on one id, in one file."""
     from tools.records import cutting, story
 
-    subject, bar = story.subject_of(around), Bar("indexing")
+    subject, bar = story.subject_of(around), Bar("reading")
     with open_run(run_text) as run, Look(run, bar) as look:
-        look.catch_up()
-        bar.clear()
         manifest = cutting.cut(look, subject, Path(path), redact=redact)
+        bar.clear()
     print(f"{path}: {views.manifest_line(manifest)}; {views.size_text(Path(path).stat().st_size)}")
     if not manifest["folds"]:
         print("tidemill: the run cannot be folded by this version: only the id's own entries are in the file", file=sys.stderr)

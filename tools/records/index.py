@@ -197,6 +197,14 @@ class Index:
         """Of all segments that are there."""
         return sum(path.stat().st_size for path in self.journal.glob("[0-9]*.log"))
 
+    def bytes_before(self) -> dict[int, int]:
+        """By segment, what lies before it."""
+        sums, total = {}, 0
+        for path in sorted(self.journal.glob("[0-9]*.log")):
+            sums[int(path.stem)] = total
+            total += path.stat().st_size
+        return sums
+
     def snapshot(self, name: str) -> Snapshot | None:
         """A kept state."""
         try:

@@ -44,7 +44,7 @@ class Indexing:
         self._fold = Fold(self._index.journal, self._state(), meta.note)
         scan = Scan(self._index.journal, Position(*meta.end), meta.next_number, want_frames=False)
         batch: Position | None = None
-        total, before = self._index.total_bytes, self._bytes_before()
+        total, before = self._index.total_bytes, self._index.bytes_before()
         for item in scan:
             if isinstance(item, Damage):
                 self._damage(item)
@@ -63,13 +63,6 @@ class Indexing:
     def _state(self) -> State | None:
         found = self._index.snapshot(self._meta.state) if self._meta.state else None
         return state_of(found.state) if found is not None else None
-
-    def _bytes_before(self) -> dict[int, int]:
-        sums, total = {}, 0
-        for path in sorted(self._index.journal.glob("[0-9]*.log")):
-            sums[int(path.stem)] = total
-            total += path.stat().st_size
-        return sums
 
     # --- boundaries -----------------------------------------------------------------------------------------------------------
 
@@ -132,6 +125,7 @@ class Indexing:
         if event.message is not None and event.message.puts:
             self._puts(entry, event, folded)
         if folded is not None:
+            self._made = len(event.message.puts) if event.message is not None else 0
             for fact in folded.facts:
                 self._fact(fact, entry)
 
@@ -159,9 +153,10 @@ class Indexing:
 
     def _issued(self, fact: Fact, entry: Entry) -> None:
         header = lean.LeanHeader(queue="tickets", ticket=fact.ticket, group=fact.group, member=fact.member, purpose=fact.detail)
-        where = (entry.position.segment, entry.position.offset)
+        where, part = (entry.position.segment, entry.position.offset), self._made
+        self._made += 1
         row = lean.row_of(
-            header, entry.number, entry.now, where, 0, 0, self._queues.number("tickets"), MADE, self._clients.number("broker"), 0
+            header, entry.number, entry.now, where, part, 0, self._queues.number("tickets"), MADE, self._clients.number("broker"), 0
         )
         self._rows.append(row)
 

@@ -37,6 +37,11 @@ class Look:
     def __exit__(self, *_: object) -> None:
         self.index.close()
 
+    def progress(self, done: int, total: int) -> None:
+        """Says how far a long look is."""
+        if self._progress is not None:
+            self._progress(done, total)
+
     def catch_up(self) -> None:
         """Indexes what is new."""
         for _ in self._new():
@@ -75,7 +80,7 @@ class Look:
         for block in self.index.stored():
             at = int(np.searchsorted(block["number"], number))
             while at < len(block) and block["number"][at] == number:
-                if block["part"][at] == part and not block["flags"][at] & MADE:
+                if block["part"][at] == part:
                     return block[at]
                 at += 1
         raise ConfigError(f"record {number}.{part}: there is none; `tidemill inspect RUN --from 0` lists all, by these numbers")
@@ -83,8 +88,10 @@ class Look:
     def record(self, number: int, part: int) -> Opened:
         """One record in full. Raises ConfigError or JournalError."""
         from tools.records.record import open_record
+        from tools.records.telling import made_record
 
-        return open_record(self.run.journal, self.row(number, part))
+        row = self.row(number, part)
+        return made_record(self, row) if row["flags"] & MADE else open_record(self.run.journal, row)
 
     # --- conversations ----------------------------------------------------------------------------------------------------------
 

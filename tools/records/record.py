@@ -20,7 +20,7 @@ from schemas.codec import frames_digest
 from schemas.errors import JournalError
 from schemas.header import Header
 from schemas.lock import fingerprints
-from schemas.records import RECORDS
+from schemas.records import RECORDS, Record
 
 
 class Opened(Struct, kw_only=True):
@@ -67,6 +67,14 @@ def opened(entry: Entry, part: int) -> Opened:
     return Opened(number=entry.number, part=part, at=entry.now, sender=str(event.get("sender", "")), header=header, body=body,
                   arrays=arrays, unknown=_unknown(header, body), absent=_absent(header, body),
                   remarks=[*remarks, *_schema_remarks(header)])  # fmt: skip
+
+
+def made(header: Header, record: Record, number: int, part: int, at: float) -> Opened:
+    """A record that the broker itself made; it stands in no entry, and follows from the fold."""
+    body = {name: getattr(record, name) for name in record.__struct_fields__ if name not in record.arrays}
+    shown = {name: value for name, value in msgspec.to_builtins(header).items() if value is not None}
+    return Opened(number=number, part=part, at=at, sender="broker", header=shown, body=body, unknown=[], absent=[],
+                  arrays={name: getattr(record, name) for name in record.arrays}, remarks=["made by the broker"])  # fmt: skip
 
 
 def _unpacked(data: bytes) -> dict[str, Any]:

@@ -10,13 +10,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from broker.core.actions import Store
 from broker.journal import Entry, Position
 from broker.journal.reading import Damage, Scan
-from schemas.errors import ConfigError
+from schemas.edges import Role
+from schemas.errors import ConfigError, JournalError
 from tools.records.folding import Fold, Folded, encode_state, state_of
 from tools.records.index import Snapshot
 from tools.records.lives import Fact
 from tools.records.looking import Look
+from tools.records.record import Opened, made
 from tools.records.rows import REFUSED
 from tools.records.selection import Selection, tickets_of_step
 from tools.records.story import Collector, Scope, Subject
@@ -34,15 +37,39 @@ def tell(look: Look, subject: Subject) -> Story:
     scope = scope_of(look, subject)
     collector = Collector(scope)
     walk = Walk(look, scope.first, want_frames=False)
-    for _, folded in walk:
+    for entry, folded in walk:
         if folded is not None:
             for fact in folded.facts:
                 collector.take(fact)
-        if collector.is_over:
+        if collector.is_over or (entry.number > scope.last and _is_retired(walk.fold, subject)):
             break
     if collector.facts:
         return Story(scope, collector.facts, walk.fold.note)
     return Story(scope, list(_of_rows(look, scope)), walk.fold.note or "the fold says nothing of it")
+
+
+def _is_retired(fold: Fold, subject: Subject) -> bool:
+    """A version that nobody has, is offered, plays with or will be given: its life is over."""
+    if subject.kind != "version" or fold.lives is None:
+        return False
+    state, number = fold.lives.state, subject.id
+    if number in state.installs or number in state.steps or state.trainer.step <= number:
+        return False
+    clients = (number in (client.installed, client.offered) for client in state.clients.values() if client.role != Role.REFERENCE)
+    return not any(clients) and not any(ticket.version == number for ticket in state.tickets.values())
+
+
+def made_record(look: Look, row: np.ndarray) -> Opened:
+    """A ticket, as the core made it. Raises JournalError where the entry cannot be folded."""
+    number, part = int(row["number"]), int(row["part"])
+    for entry, folded in Walk(look, number, want_frames=False):
+        if entry.number == number and folded is not None:
+            stores = {action.header.ticket: action for action in folded.actions if isinstance(action, Store)}
+            store = stores[int(row["ticket"])]
+            return made(store.header, store.record, number, part, entry.now)
+        if entry.number >= number:
+            break
+    raise JournalError(f"record {number}.{part}: made by the broker in an entry that cannot be folded")
 
 
 def scope_of(look: Look, subject: Subject) -> Scope:
@@ -102,6 +129,7 @@ class Walk:
     """Entries from the nearest state at or before entry `first` on, each with what it led to (None where it cannot be folded)."""
 
     def __init__(self, look: Look, first: int, *, want_frames: bool) -> None:
+        self._look = look
         self._journal = look.run.journal
         self.start: Snapshot | None = look.index.snapshot_before(first)
         state = state_of(self.start.state) if self.start is not None else None
@@ -112,7 +140,12 @@ class Walk:
         self.before: bytes | None = None
 
     def __iter__(self) -> Iterator[tuple[Entry, Folded | None]]:
-        for item in self.scan():
+        scan, batch = self.scan(), None
+        total, before = self._look.index.total_bytes, self._look.index.bytes_before()
+        for item in scan:
+            if scan.end is not None and scan.end != batch:
+                batch = scan.end
+                self._look.progress(before.get(batch.segment, 0) + batch.offset, total)
             if isinstance(item, Damage):
                 if item.last >= item.first:
                     self.fold.lose(f"entries {item.first} to {item.last} are gone")

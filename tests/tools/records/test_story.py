@@ -116,3 +116,19 @@ def test_bars_of_a_trace_do_not_overlap_in_their_lane(look: Look) -> None:
         lanes[lane] = bar["ts"] + bar["dur"]
     named = {event["pid"] for event in trace["traceEvents"] if event["ph"] == "M"}
     assert named == {event["pid"] for event in trace["traceEvents"]}
+
+
+def test_a_ticket_is_opened_as_the_broker_made_it(look: Look) -> None:
+    rows = look.all_rows(Selection(queue="tickets"))
+    assert len({(int(row["number"]), int(row["part"])) for row in rows}) == len(rows)
+    row = rows[len(rows) // 2]
+    record = look.record(int(row["number"]), int(row["part"]))
+    assert record.header["ticket"] == row["ticket"]
+    assert record.body["task_index"] >= 0
+
+
+def test_a_versions_story_ends_when_nobody_has_it_any_more(look: Look) -> None:
+    facts = told(look, "version:1")
+    shown = list(lines(subject_of("version:1"), facts))
+    assert any(line.startswith("became of it: installed on rollout-0, rollout-1") for line in shown)
+    assert {fact.version for fact in facts} == {1}
