@@ -134,7 +134,7 @@ def lines(subject: Subject, facts: Sequence[Fact]) -> Iterator[str]:
     yield f"{'entry':>10}  {'at':>11}  {'session':>9}  {'what':<14}  {'queue':<9}  {'who':<16}  {'took':>9}  "
     yield from (_line(fact) for fact in facts)
     yield ""
-    yield from _summary_lines(subject, summary(facts))
+    yield from _summary_lines(subject, facts, summary(facts))
 
 
 def _line(fact: Fact) -> str:
@@ -153,12 +153,17 @@ def _detail(fact: Fact) -> str:
     return ", ".join(shown)
 
 
-def _summary_lines(subject: Subject, of: Summary) -> Iterator[str]:
+def _became(subject: Subject, facts: Sequence[Fact], of: Summary) -> str:
+    if subject.kind == "version":
+        replicas = sorted({fact.client for fact in facts if fact.kind == "installed"})
+        return f"installed on {', '.join(replicas)}" if replicas else "installed nowhere"
+    return ", ".join(f"{ending} ×{count}" if count > 1 else ending for ending, count in of.endings.items()) or "not ended"
+
+
+def _summary_lines(subject: Subject, facts: Sequence[Fact], of: Summary) -> Iterator[str]:
     tickets = f", {of.tickets} tickets in {of.attempts} sessions" if of.tickets else ""
     yield f"{subject}: {of.began:.3f} to {of.ended:.3f} s ({of.ended - of.began:.3f} s){tickets}"
-    yield "became of it: " + (
-        ", ".join(f"{ending} ×{count}" if count > 1 else ending for ending, count in of.endings.items()) or "not ended"
-    )
+    yield f"became of it: {_became(subject, facts, of)}"
     for queue, part in of.queues.items():
         yield (f"  {queue:<9} {part.puts:>6} put, {part.deliveries:>6} delivered, {part.waited_s:9.4f} s waiting in the queue, "
                f"{part.held_s:9.4f} s under leases" + (f", {part.lost} came to nothing" if part.lost else ""))  # fmt: skip
