@@ -21,6 +21,7 @@ from broker.core.events import Started
 from broker.core.settings import settings_from_config
 from broker.driver import Driver
 from broker.journal import Journal
+from broker.journal.spares import SparedFiles
 from broker.keys import directory_for
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
@@ -64,7 +65,8 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
         broker = config["broker"]
     except (KeyError, TypeError) as error:
         raise ConfigError(f"the resolved config lacks {error}; it is written by `tidemill up` and read by this version only") from error
-    journal = Journal(run_directory / "journal", broker["segment_bytes"], broker["journal_quota_bytes"])
+    place = run_directory / "journal"
+    journal = Journal(place, broker["segment_bytes"], broker["journal_quota_bytes"], SparedFiles(place))
     transport = open_transport(endpoint or broker["endpoint"] or private_endpoint(), broker)
     reports = Reports(run_directory)
     started = Started(config=config, run_directory=str(run_directory))
