@@ -1,0 +1,181 @@
+"""A recorded run's stages are played again: they answer as they did, and what is otherwise is found."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+
+from broker.core.events import Received
+from broker.journal import checkpoint as checkpoints
+from broker.policy.registry import DEFAULT
+from schemas.errors import ConfigError
+from schemas.messages import Commit
+from tests.tools.replay.recorded import HOUSE, record, tidemill
+from tools.records.opening import open_run
+from tools.replay.asking import Asking
+from tools.replay.command import Asked, run_replay
+from tools.replay.errors import VersionGone
+from tools.replay.recording import Recording
+from tools.replay.whatif import decisions, run_whatif
+
+STAGES = ("reward", "reference", "env", "weight-sync", "actor-train", "rollout")
+
+
+@pytest.fixture(scope="module")
+def hunt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def played(run: Path, stage: str, **asked: object) -> int:
+    """In this process: torch is loaded once for all."""
+    return run_replay(Asked(run=str(run), stage=stage, diff=True, in_process=True, **asked))  # type: ignore[arg-type]
+
+
+def failed_session(run: Path) -> str:
+    """The first session whose reward failed."""
+    for moment in Recording(run / "journal").moments():
+        if isinstance(moment.event, Received) and isinstance(moment.event.message, Commit) and moment.event.message.fails:
+            lease = moment.event.message.fails[0].lease
+            return next(session for given, session in _leases(run) if given == lease)
+    raise AssertionError("no verifier failed in this run")
+
+
+def _leases(run: Path) -> Iterator[tuple[int, str]]:
+    for moment in Recording(run / "journal").moments():
+        for order in moment.orders:
+            if hasattr(order.message, "lease") and hasattr(order.message, "header"):
+                yield order.message.lease, f"{order.message.header.ticket}.{order.message.header.attempt}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_answers_as_it_did(hunt: Path, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert played(hunt, stage) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stage", ["reward", "reference", "actor-train", "rollout"])
+def test_a_replay_gives_the_same_bytes_twice(hunt: Path, stage: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        played(hunt, stage, output=tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("stage", ["reward", "env", "weight-sync"])
+def test_a_stage_in_a_process_of_its_own_answers_as_it_did(hunt: Path, stage: str) -> None:
+    done = tidemill(hunt.parents[1], "replay", "runs/hunt", "--stage", stage, "--diff")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_of_the_run_is_changed_by_a_replay(hunt: Path) -> None:
+    def files() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in hunt.rglob("*") if path.is_file()}
+
+    before = files()
+    for stage in ("weight-sync", "actor-train"):
+        played(hunt, stage)
+    assert files() == before
+
+
+def test_a_bug_in_a_users_reward_is_found_stepped_through_and_mended(hunt: Path) -> None:
+    folder, session = hunt.parents[1], failed_session(hunt)
+    replay = ("replay", "runs/hunt", "--stage", "reward", "--only", session)
+    assert tidemill(folder, *replay, "--diff").returncode == 0, "the bug is reproduced"
+
+    stepped = tidemill(folder, *replay, "--in-process", "--pdb", typed="c\nc\np answer\nq\n")
+    assert "my_reward.py" in stepped.stdout
+    assert "raise ValueError" in stepped.stdout, "the debugger stands where it was raised"
+    assert "'-" in stepped.stdout, "and shows the answer"
+
+    mended = tidemill(folder, *replay, "--code", "fixed", "--diff")
+    assert mended.returncode == 1
+    assert f"session {session}" in mended.stdout
+    assert "not a number" in mended.stdout
+    assert "'reward':" in mended.stdout
+
+
+def test_a_wrong_parse_is_shown_with_both_rewards(hunt: Path) -> None:
+    wrong = tidemill(hunt.parents[1], "replay", "runs/hunt", "--stage", "reward", "--code", "wrong", "--diff")
+    assert wrong.returncode == 1
+    assert "answers differ in puts.record.reward" in wrong.stdout
+
+
+def test_another_learning_rate_gives_other_weights_and_says_by_how_much(hunt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert played(hunt, "actor-train", only="step:2", overrides=("algorithm.learning_rate=1e-3",)) == 1
+    said = capsys.readouterr().out
+    assert "metrics.optim/learning_rate: recorded 0.0004, now 0.001" in said
+    assert "version 0-2:" in said
+    assert "by at most" in said
+
+
+def test_one_step_is_played_from_the_checkpoint_before_it(hunt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert played(hunt, "actor-train", only="step:3") == 0
+    assert "1 records and orders given" in capsys.readouterr().out
+
+
+def test_a_version_that_is_gone_stops_it_with_its_name(hunt: Path, tmp_path: Path) -> None:
+    shutil.copytree(hunt, tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "versions" / "0-0")
+    for stage in ("rollout", "weight-sync"):
+        with pytest.raises(VersionGone, match="version_gone: .*version 0"):
+            played(tmp_path / "cut", stage)
+
+
+def test_what_was_not_recorded_is_refused(hunt: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing of"):
+        played(hunt, "reward", only="99999")
+    with pytest.raises(ConfigError, match="there are env, rollout"):
+        played(hunt, "host")
+
+
+def test_the_recorded_policies_reproduce_the_recorded_decisions(hunt: Path) -> None:
+    asking = Asking(DEFAULT, None)
+    with open_run(str(hunt)) as run:
+        recording = Recording(run.journal, asking.policies)
+        found = list(decisions(run, recording, asking))
+    assert {dated.decision.kind for dated in found} == {"placement", "admission", "grouping"}
+    assert not [dated for dated in found if dated.decision.differs]
+    assert recording.note == ""
+    [last] = list(checkpoints.valid(hunt / "journal"))[:1]
+    assert msgspec.msgpack.encode(recording.state) == last.state, "the fold is the broker's own state, byte for byte"
+
+
+def test_another_bound_admits_otherwise_at_the_recorded_states(hunt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_whatif(str(hunt), (), ["schedule.max_lag=0"], as_json=False) == 0
+    said = capsys.readouterr().out
+    assert "admission: recorded groups=" in said
+    assert "placement:" in said
+    with pytest.raises(ConfigError, match="no decision depends on"):
+        run_whatif(str(hunt), (), ["algorithm.learning_rate=1"], as_json=False)
+    with pytest.raises(ConfigError, match="there are placement=sticky"):
+        run_whatif(str(hunt), ["placement=nearest"], (), as_json=False)
+
+
+def commands_of_the_page() -> list[tuple[str, str, int]]:
+    """Each command of docs/replay.md: the command, what is typed into it, and its exit code."""
+    found: list[tuple[str, str, int]] = []
+    for line in (HOUSE / "docs/replay.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("$ tidemill "):
+            command, _, remark = line.removeprefix("$ tidemill ").partition("#")
+            found.append((command.strip(), "", 1 if "exit code 1" in remark else 0))
+        elif line.startswith("(Pdb) "):
+            command, typed, code = found[-1]
+            found[-1] = (command, f"{typed}{line.removeprefix('(Pdb) ')}\n", code)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "typed", "code"), commands_of_the_page())
+def test_each_command_of_the_walk_through_does_what_the_page_says(hunt: Path, command: str, typed: str, code: int) -> None:
+    session = failed_session(hunt)
+    done = tidemill(hunt.parents[1], *command.replace("43.1", session).split(), typed=typed)
+    assert done.returncode == code, f"tidemill {command}\n{done.stdout}{done.stderr}"
