@@ -188,8 +188,10 @@ CASES = (
     ),
     FaultCase(
         26, "no descriptor is left (tcp)",
-        "those connected are served, others come in when some have left",
-        ("broker/security/test_storms.py::test_out_of_descriptors_the_broker_goes_on_and_takes_new_ones_when_others_leave",),
+        "those connected are served and what they say becomes durable, others come in when some have left",
+        ("broker/security/test_storms.py::test_out_of_descriptors_the_broker_goes_on_and_takes_new_ones_when_others_leave",
+         "broker/test_descriptors.py::test_out_of_descriptors_the_journal_goes_on_into_new_segments",
+         JOURNAL + "test_spares.py::test_segments_go_on_from_spares_and_what_they_hold_is_read_back"),
     ),
     FaultCase(
         27, "a wrong, unknown or missing key",
