@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 
 from schemas.edges import STAGES, Role
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, TidemillError
 from schemas.messages import Welcome
 from tools.records.opening import Run, open_run
 from tools.records.words import words_of
@@ -107,6 +107,11 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
         tally = _tally(asked, player, recording)
     except bdb.BdbQuit:
         return 0
+    except Exception as error:
+        if debugger is not None and not isinstance(error, TidemillError):
+            print(f"the stage raised {type(error).__name__}: {error}; this is where", file=sys.stderr)
+            debugger.look_at(error.__traceback__)
+        raise
     return _say(asked, run, role, scratch, player, tally, recording.note)
 
 
