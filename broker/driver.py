@@ -140,7 +140,7 @@ class Driver:
             self._stop_reason = ""
         if self._journal.is_short != self._state.disk_full:
             self._handle(DiskOk() if self._state.disk_full else DiskFull())
-        if self.now() >= self._tick_at:
+        if self.now() >= self._tick_at and not self._journal.is_behind:  # whom we do not read is not silent
             self._handle(Tick(late_s=self.now() - self._tick_at if self._tick_at else 0.0))
             self._show_out()
             self._gauge()
@@ -167,7 +167,7 @@ class Driver:
     def _take_in(self) -> list[tuple[bytes, list[Frame]]]:
         """What arrived; nothing while too much waits for the disk, so that memory stays bounded and clients wait instead."""
         if self._journal.is_behind:
-            self._journal.pause(min(BEHIND_SECONDS, self._tick_at - self.now()))
+            self._journal.pause(BEHIND_SECONDS)
             return []
         return self._transport.receive(self._tick_at - self.now())
 
