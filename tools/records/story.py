@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from schemas.errors import ConfigError
 from tools.records.lives import Fact
+from tools.records.words import harmless
 
 KINDS = ("ticket", "session", "group", "step", "version")
 RELEASES = ("acked", "try_failed", "lost", "withdrawn")
@@ -145,7 +146,7 @@ def _line(fact: Fact) -> str:
 
 
 def _detail(fact: Fact) -> str:
-    shown = [fact.detail] if fact.detail else []
+    shown = [harmless(fact.detail)] if fact.detail else []
     for name in ("turn", "tokens", "reward", "step", "version", "lease"):
         value = getattr(fact, name)
         if value is not None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tools.records.index import FailureRow, Meta
 from tools.records.rows import DAMAGED, EVAL, MADE, REFUSED, TRUNCATED, UNSURE
+from tools.records.words import harmless
 
 if TYPE_CHECKING:
     from tools.records.episode import Conversation, Piece, Token
@@ -79,7 +80,7 @@ def failure_line(failure: FailureRow) -> str:
     session = f"{failure.ticket}.{failure.attempt}" if failure.attempt is not None else f"{failure.ticket}"
     what = "ticket ended" if failure.final else f"{failure.queue} under {failure.client}"
     group = f"g{failure.group}" if failure.group is not None else ""
-    return f"{failure.number:>10}  {failure.at:>10.3f} s  {session:>9}  {group:<6}  {what}: {failure.reason}"
+    return f"{failure.number:>10}  {failure.at:>10.3f} s  {session:>9}  {group:<6}  {what}: {harmless(failure.reason)}"
 
 
 # --- the overview ------------------------------------------------------------------------------------------------------------------
@@ -195,7 +196,8 @@ def conversation_lines(talk: Conversation, *, coloured: bool) -> Iterator[str]:
 
 
 def _text(piece: Piece, *, coloured: bool) -> str:
-    return "".join(_paint(f"⟨{token.id}⟩" if token.text is None else token.text, _colour(token), coloured) for token in piece.tokens)
+    words = (f"⟨{token.id}⟩" if token.text is None else harmless(token.text) for token in piece.tokens)
+    return "".join(_paint(word, _colour(token), coloured) for word, token in zip(words, piece.tokens, strict=True))
 
 
 def _colour(token: Token) -> str:

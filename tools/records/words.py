@@ -10,6 +10,11 @@ from tools.records.opening import Run
 Words = Callable[[int], str]
 
 
+def harmless(text: str) -> str:
+    """For a terminal: what a model or a user wrote cannot move its cursor or change its colours; line ends stay."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+
+
 def words_of(run: Run) -> Words | None:
     """One token's text by its id; None where no tokenizer is at hand, or the text was taken out."""
     if run.manifest.get("redacted"):

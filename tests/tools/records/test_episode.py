@@ -127,3 +127,13 @@ def test_filters_agree_with_a_look_at_every_header(look: Look) -> None:
         expected = [row["number"] for row in rows if test(row)]
         assert list(look.all_rows(wanted)["number"]) == expected, wanted
         assert expected, wanted
+
+
+def test_what_a_model_wrote_cannot_steer_the_terminal() -> None:
+    raw = episode.of_episode(an_episode())
+    pieces = episode.pieces_of(raw, lambda token: "\x1b[2Jgone\r", None, 0)
+    talk = episode.Conversation(ticket=7, attempt=1, group=3, source="episode", pieces=pieces)
+    shown = "\n".join(views.conversation_lines(talk, coloured=False))
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert "\\x1b[2Jgone\\r" in shown
