@@ -126,7 +126,7 @@ def _tally(asked: Asked, player: Player, recording: Recording) -> Tally:
     tally = Tally()
     with ExitStack() as stack:
         output = stack.enter_context(asked.output.open("wb")) if asked.output is not None else None
-        for pair in player.play(recording.moments()):
+        for pair in player.play(recording):
             line = tally.take(pair)
             if output is not None:
                 output.write(line + b"\n")

@@ -40,7 +40,7 @@ from schemas.messages import (
 from schemas.records import Install, Version
 from tools.replay.answers import Answer, Key, Keys, content_of
 from tools.replay.lookahead import Turns
-from tools.replay.recording import Moment
+from tools.replay.recording import Moment, Recording
 from tools.replay.selection import Wanted
 from tools.replay.staging import Scratch
 from tools.replay.stand import Playable
@@ -81,9 +81,16 @@ class Life(Struct):
     raced: set[Key] = field(default_factory=set)
     install: tuple[BrokerMessage, tuple[Frame, ...]] | None = None
     """The last install order before the first record that is wanted."""
+    has_weights: bool = False
+    """rollout: an install order was seen; without one (its entry is gone) no turn can be played."""
     answers: dict[Key, Answer] = field(default_factory=dict)
     next_grant: int = 1 << 40
     user_code: dict[str, str] = {}
+
+
+def _lacks_frames(message: Numbered, moment: Moment) -> bool:
+    """Damaged, or left out of a cut: there is nothing to compare with."""
+    return isinstance(message, Commit) and sum(len(header.frames) for header in message.puts) != len(moment.frames)
 
 
 def subject_of(header: Header) -> str:
@@ -105,13 +112,15 @@ class Player:
         self._lives: dict[str, Life] = {}
         self.given = 0
         self.skipped = 0
-        """Turns whose session began before what is played."""
+        """Records that cannot be played: their session began before what is played, or their frames are gone."""
         self.code_differs: dict[str, tuple[str, str]] = {}
 
-    def play(self, moments: Iterator[Moment]) -> Iterator[Pair]:
+    def play(self, recording: Recording) -> Iterator[Pair]:
         """Pairs in the recorded order. Raises VersionGone, and whatever a stage stops at."""
         try:
-            for moment in moments:
+            for moment in recording.moments():
+                for sender in [sender for sender, role in recording.met.items() if role == self._role and sender not in self._lives]:
+                    self._begin(sender, recording.trained, {})
                 yield from self._take(moment)
         finally:
             for life in self._lives.values():
@@ -132,14 +141,14 @@ class Player:
     def _meet(self, sender: str, hello: Hello) -> None:
         if hello.role is not self._role:
             return
-        life = self._lives.get(sender)
-        if life is None:
-            life = self._lives[sender] = Life(sender, Keys(self._role), Keys(self._role))
-        if hello.ready and life.stand is None:
-            life.resume_step = hello.resume_step or 0
-            life.user_code = hello.user_code
-            if self._wanted.is_everything:
-                self._start(life, life.resume_step)
+        if hello.ready and sender not in self._lives:
+            self._begin(sender, hello.resume_step or 0, hello.user_code)
+
+    def _begin(self, sender: str, resume_step: int, user_code: dict[str, str]) -> None:
+        keys = Keys(self._role), Keys(self._role)
+        life = self._lives[sender] = Life(sender, *keys, resume_step=resume_step, user_code=user_code)
+        if self._wanted.is_everything:
+            self._start(life, resume_step)
 
     def _start(self, life: Life, checkpoint: int = 0) -> Playable:
         if self._role is Role.ACTOR_TRAIN:
@@ -195,6 +204,9 @@ class Player:
         if (goes_on and session not in life.sessions) or (not goes_on and not self._wanted.takes(header, now)):
             self.skipped += goes_on and self._wanted.takes(header, now)
             return
+        if len(frames) - order.context < len(header.frames) or (header.queue == "turns" and not life.has_weights):
+            self.skipped += 1
+            return
         self._keep_pace(now)
         if self._role is Role.ROLLOUT:
             self._scratch.check_versions(self._turns.versions.get(order.lease, frozenset()), f"turn {header.turn} of session {session}")
@@ -220,6 +232,7 @@ class Player:
             if self._wanted.is_everything:
                 self._hand(life, order, frames)
             return
+        life.has_weights = True
         if not life.sessions and not self._wanted.is_everything:
             life.install = (order, frames)
             return
@@ -275,7 +288,7 @@ class Player:
             return
         life.seen.add((message.epoch, message.seq))
         key = life.recorded_keys.of(message)  # type: ignore[arg-type]
-        if not self._is_expected(life, message, key):
+        if not self._is_expected(life, message, key) or _lacks_frames(message, moment):
             return
         answer = Answer(key, type(message).__name__, content_of(message, moment.frames))  # type: ignore[arg-type]
         client, subject = life.sender.partition("/")[0], self._subject(life, message, key)

@@ -55,6 +55,10 @@ class Recording:
         self._journal = journal
         self._policies = policies
         self.state: State | None = None
+        self.met: dict[str, str] = {}
+        """Roles of the clients that were there when reading began with a checkpoint, by sender; their hellos are gone."""
+        self.trained = 0
+        """Steps that were committed then."""
         self.note = ""
         """Why reading ended before the journal's end, or began after its beginning; empty otherwise."""
 
@@ -84,6 +88,8 @@ class Recording:
         for found in checkpoints.valid(self._journal):
             if found.number == entry.number:
                 self.state = _decode_state(found.state)
+                self.met = {f"{client.name}/{client.incarnation}": client.role for client in self.state.clients.values() if client.ready}
+                self.trained = self.state.trainer.step
                 arena.load(found.arena)
                 arena.fetch(self._entry_at)
                 self.note = f"the entries before {entry.number} are gone; it begins with the broker's checkpoint there"

@@ -82,7 +82,7 @@ def summary(tally: Tally, given: int, skipped: int) -> Iterator[str]:
     found = f"{tally.pairs} recorded answers, {tally.equal} equal"
     yield f"{given} records and orders given, {found}; digest of the answers {tally.digest.hexdigest()}"
     if skipped:
-        yield f"{skipped} turns left out: their sessions began before what is played"
+        yield f"{skipped} records left out: their sessions began before what is played, or their frames are gone"
     if tally.missing:
         yield f"{tally.missing} recorded answers did not come"
     for name, count in tally.fields.most_common():

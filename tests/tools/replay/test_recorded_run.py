@@ -130,6 +130,15 @@ def test_a_version_that_is_gone_stops_it_with_its_name(hunt: Path, tmp_path: Pat
             played(tmp_path / "cut", stage)
 
 
+def test_a_session_cut_out_of_a_run_is_played_from_the_cut_alone(hunt: Path) -> None:
+    folder, session = hunt.parents[1], failed_session(hunt)
+    cut = tidemill(folder, "cut", "runs/hunt", "--around", f"session:{session}", "out.tide")
+    assert cut.returncode == 0, cut.stderr
+    done = tidemill(folder, "replay", "out.tide", "--stage", "reward", "--only", session, "--diff")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "records and orders given" in done.stdout
+
+
 def test_what_was_not_recorded_is_refused(hunt: Path) -> None:
     with pytest.raises(ConfigError, match="nothing of"):
         played(hunt, "reward", only="99999")
