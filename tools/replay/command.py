@@ -83,11 +83,9 @@ def speed_of(text: str) -> float:
 
 
 def configure_quietly() -> None:
-    """A replayed stage's own log goes to stderr, warnings and worse alone; one thread computes, as in a run."""
+    """A replayed stage's own log goes to stderr, errors alone: its answers say the rest. One thread computes, as in a run."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
-    )
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40), logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) -> int:
