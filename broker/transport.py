@@ -1,9 +1,9 @@
 """The broker's one socket: a ROUTER, and nothing else in the project binds.
 
-Bounds: frames above `max_frame_bytes` close their connection; a connection is read no further while `UNREAD_MESSAGES` of
-it wait, and one that leaves `UNSENT_MESSAGES` lying is reported by `take_choked`: credits keep every client that reads far
-below. A peer that is gone is an answer (`False`), never an exception or a block. With keys, what arrives is from somebody on
-the allow-list who introduced that routing id.
+Bounds: frames above `max_frame_bytes` close their connection; a connection is read no further while `UNREAD_MESSAGES`
+of it wait, and one that leaves `UNSENT_MESSAGES` lying is reported by `take_choked`: credits keep every client that
+reads far below. A peer that is gone is an answer (`False`), never an exception or a block. With keys, what arrives is
+from somebody on the allow-list who introduced that routing id.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LINGER_MS = 500
 ZERO_COPY_BYTES = 65_536
 """From here on handing the buffer to the I/O thread is cheaper than a copy."""
 VIEW_BYTES = 8_193
-"""Frames from here on stay where the socket received them. Smaller ones share a block of 8 KiB with their neighbours: kept for long, each would
-hold all of it."""
+"""Frames from here on stay where the socket received them. Smaller ones share a block of 8 KiB with their neighbours:
+kept for long, each would hold all of it."""
 MORE = zmq.NOBLOCK | zmq.SNDMORE
 WANTED_FILES = 65_536
 UNREAD_MESSAGES = 1_000
@@ -41,8 +41,9 @@ UNSENT_MESSAGES = 16_384
 """Messages to one connection that wait in memory: several times what credits allow to the busiest client."""
 PING_MS = 3_000
 PING_TIMEOUT_MS = 12_000
-"""A connection that answers no ping for so long is closed: its machine is gone, or a newer connection has its routing id. ZeroMQ tells that one
-nothing and reads it no further; closed, it comes back and hears that it is fenced. Longer than `broker.dead_s`: silence is judged there."""
+"""A connection that answers no ping for so long is closed: its machine is gone, or a newer connection has its routing
+id. ZeroMQ tells that one nothing and reads it no further; closed, it comes back and hears that it is fenced. Longer than
+`broker.dead_s`: silence is judged there."""
 HANDSHAKE_MS = 10_000
 """Whoever connects and does not introduce itself is cut off."""
 NOBODY = Allowed(public="", roles=())

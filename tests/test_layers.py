@@ -68,12 +68,7 @@ def within(name: str, *packages: str) -> bool:
 
 
 def breaches(checked: tuple[Path, ...], forbidden: Callable[[str], bool]) -> list[str]:
-    return [
-        f"{file.relative_to(HOUSE)}:{line} imports {name}"
-        for file in checked
-        for name, line in imported(file)
-        if forbidden(name)
-    ]
+    return [f"{file.relative_to(HOUSE)}:{line} imports {name}" for file in checked for name, line in imported(file) if forbidden(name)]
 
 
 def impure(name: str) -> bool:
@@ -146,9 +141,7 @@ def pickles(call: ast.Call) -> bool:
 
 
 def test_no_file_is_named_after_nothing() -> None:
-    named = [
-        str(file.relative_to(HOUSE)) for file in files(*LAYERS, "tests") if VAGUE_NAMES & {file.stem, file.parent.name}
-    ]
+    named = [str(file.relative_to(HOUSE)) for file in files(*LAYERS, "tests") if VAGUE_NAMES & {file.stem, file.parent.name}]
     assert named == []
 
 

@@ -73,9 +73,11 @@ def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
 
 def _refusal(state: State, sender: str, hello: Hello) -> Refuse | None:
     if hello.protocol != PROTOCOL_VERSION:
-        return Refuse(reason="protocol", detail=f"client speaks {hello.protocol}, broker {PROTOCOL_VERSION}: install the same version", fatal=True)
+        return Refuse(
+            reason="protocol", detail=f"client speaks {hello.protocol}, broker {PROTOCOL_VERSION}: install the same version", fatal=True
+        )
     if hello.schema != schema_fingerprint():
-        return Refuse(reason="schema", detail=f"client's schema.lock is {hello.schema}, broker's {schema_fingerprint()}: install the same version",
+        return Refuse(reason="schema", detail=f"client's schema.lock is {hello.schema}, broker's {schema_fingerprint()}: use one version",
                       fatal=True)  # fmt: skip
     if hello.pipeline not in ("", state.settings.pipeline):
         return Refuse(reason="pipeline", detail=f"this broker carries {state.settings.pipeline!r}, not {hello.pipeline!r}", fatal=True)
@@ -143,7 +145,8 @@ def _register(crank: Crank, hello: Hello) -> Client:
 def _settle_leases(crank: Crank, client: Client, hello: Hello) -> tuple[int, ...]:
     """Leases that the client still holds go on; others of it go back; those it holds in error are returned."""
     mine = set(crank.index.leases_of(client.name))
-    for lease in sorted(mine.difference(hello.holds)):  # told so: its delivery may have crossed the hello, and would be worked on for nobody
+    # Each is told: its delivery may have crossed the hello, and would be worked on for nobody.
+    for lease in sorted(mine.difference(hello.holds)):
         crank.send(client.name, Abort(lease=lease))
         leases.lose(crank, lease, "not held")
     return tuple(lease for lease in hello.holds if lease not in mine)

@@ -135,8 +135,10 @@ def _close(crank: Crank) -> None:
 
 
 def _end_tickets(crank: Crank) -> None:
-    """Every ticket still in flight ends `dropped(run_end)`; a committed step without its checkpoint counts as trained: it will be made again
-    from the journal if the run goes on."""
+    """Every ticket still in flight ends `dropped(run_end)`.
+
+    A committed step without its checkpoint counts as trained: it will be made again from the journal if the run goes on.
+    """
     state = crank.state
     for ticket in list(state.tickets.values()):
         if ticket.stand.value == "trained":

@@ -81,7 +81,8 @@ def _plan_of(crank: Crank, chosen: list[Group]) -> Step:
         rewards=tuple(
             GroupRewards(group=group.id, rewards=tuple(state.tickets[member].reward or 0.0 for member in group.members)) for group in chosen
         ),
-        token_denominator=sum(ticket.trainable for ticket in tickets), oldest_allowed=max(0, number - 1 - _lag(state)), planned_at=crank.now,
+        token_denominator=sum(ticket.trainable for ticket in tickets), oldest_allowed=max(0, number - 1 - _lag(state)),
+        planned_at=crank.now,
     )  # fmt: skip
 
 

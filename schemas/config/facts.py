@@ -28,9 +28,7 @@ def read_model_facts(folder: Path | str) -> ModelFacts:
     model_type = config.get("model_type")
     if model_type not in BUILT_MODEL_TYPES:
         refusal = "is not built yet" if model_type in PLANNED_MODEL_TYPES else "is unknown"
-        raise ConfigError(
-            f"{folder}/config.json: model_type = {model_type!r} {refusal}; use one of {BUILT_MODEL_TYPES}"
-        )
+        raise ConfigError(f"{folder}/config.json: model_type = {model_type!r} {refusal}; use one of {BUILT_MODEL_TYPES}")
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(f"{folder}: no *.safetensors in it; `tidemill warm-start` makes a starting checkpoint")
     longest = config.get("max_position_embeddings")

@@ -118,9 +118,7 @@ def _batches(config: PipelineConfig) -> Iterator[Finding]:
     }
     for key, tokens in holds.items():
         if tokens < episode:
-            yield _error(
-                key, f"the longest episode has {episode} tokens and would never fit", f"set at least {episode}"
-            )
+            yield _error(key, f"the longest episode has {episode} tokens and would never fit", f"set at least {episode}")
     sessions, kept = stages.env.sessions * stages.env.replicas, stages.rollout.kv_tokens * stages.rollout.replicas
     if episode <= stages.rollout.kv_tokens and sessions * episode > kept:
         yield _warning(
@@ -140,9 +138,7 @@ def _room(config: PipelineConfig) -> Iterator[Finding]:
             f"set at least {step * (schedule.lag_bound + 1)}",
         )
     elif schedule.kind == "sync" and broker.budget_bytes < step:
-        yield _error(
-            "broker.budget_bytes", f"a round needs {step} bytes, so none would ever be complete", f"set at least {step}"
-        )
+        yield _error("broker.budget_bytes", f"a round needs {step} bytes, so none would ever be complete", f"set at least {step}")
     elif broker.budget_bytes < step * (schedule.lag_bound + 1):
         yield _warning(
             "broker.budget_bytes",

@@ -12,9 +12,7 @@ from schemas.config.section import AtLeastOne, Name, NotNegative, Seconds, Secti
 class RunConfig(Section):
     """`[run]`: one execution of the pipeline, and where it leaves its traces."""
 
-    name: Annotated[
-        str, matching(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}|", "at most 64 letters, digits, `_`, `-` or `.`")
-    ] = ""
+    name: Annotated[str, matching(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}|", "at most 64 letters, digits, `_`, `-` or `.`")] = ""
     """Name of the run and of its folder; empty: the pipeline's name and the time of the start."""
     directory: Annotated[str, Field(min_length=1)] = "runs"
     """Folder that holds one folder a run; a relative path starts where the command is given."""

@@ -15,9 +15,7 @@ from pydantic_core import PydanticCustomError
 class Section(BaseModel):
     """One table of the file. The string under each field is its description; units stand in the key's name."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 def matching(pattern: str, expected: str) -> AfterValidator:

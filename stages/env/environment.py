@@ -94,8 +94,7 @@ class LoadedEnvironment:
                     near = difflib.get_close_matches(key, allowed, 1)
                     hint = f"did you mean {near[0]!r}? " if near else ""
                     raise EnvironmentOptionError(
-                        f"stages.env.options.{key}: {self.path} has no such option; {hint}"
-                        f"it takes: {', '.join(allowed) or 'none'}"
+                        f"stages.env.options.{key}: {self.path} has no such option; {hint}it takes: {', '.join(allowed) or 'none'}"
                     )
         try:
             self.open(options, 0)
@@ -118,9 +117,7 @@ def load_environment(path: str) -> LoadedEnvironment:
     module = inspect.getmodule(kind)
     source = getattr(kind, "task", None) or getattr(module, "task", None)
     if not callable(source):
-        raise EnvironmentShapeError(
-            f"{path} has no task source; write `task(index, purpose, seed, **options)` as a static method"
-        )
+        raise EnvironmentShapeError(f"{path} has no task source; write `task(index, purpose, seed, **options)` as a static method")
     _check_call(path, "task", source, 3)
     return LoadedEnvironment(path, cast("Callable[..., Environment]", kind), source, source_fingerprint(kind))
 
@@ -138,20 +135,14 @@ def source_fingerprint(found: object) -> str:
 def _resolve(path: str) -> object:
     module, _, name = path.partition(":")
     if not module or not name:
-        raise EnvironmentNotFound(
-            f"stages.env.environment is {path!r}; write it as module:Class, for example my_module:MyEnv"
-        )
+        raise EnvironmentNotFound(f"stages.env.environment is {path!r}; write it as module:Class, for example my_module:MyEnv")
     try:
         return resolve_name(path)
     except AttributeError as error:
         raise EnvironmentNotFound(f"{path}: the module {module} has no {name}") from error
     except ModuleNotFoundError as error:
         own = module == error.name or module.startswith(f"{error.name}.")
-        cause = (
-            f"no module {error.name!r} on the path"
-            if own
-            else f"its own import of {error.name!r} fails; install that here"
-        )
+        cause = f"no module {error.name!r} on the path" if own else f"its own import of {error.name!r} fails; install that here"
         raise EnvironmentNotFound(f"{path}: {cause}") from error
     except (ImportError, SyntaxError, ValueError) as error:
         raise EnvironmentNotFound(f"{path} cannot be imported: {error}") from error
@@ -172,9 +163,7 @@ def _check_call(path: str, name: str, function: Callable[..., object], arguments
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:
-        raise EnvironmentShapeError(
-            f"{path}: {name}{signature} cannot be called with {arguments} arguments: {error}"
-        ) from error
+        raise EnvironmentShapeError(f"{path}: {name}{signature} cannot be called with {arguments} arguments: {error}") from error
 
 
 def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]:

@@ -88,9 +88,7 @@ def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in Decoder(config).state_dict().items()}
 
 
-def save_decoder(
-    decoder: Decoder, path: Path | str, tokenizer_from: Path | str | None = None, replace: bool = False
-) -> None:
+def save_decoder(decoder: Decoder, path: Path | str, tokenizer_from: Path | str | None = None, replace: bool = False) -> None:
     """Writes a directory that transformers' `AutoModelForCausalLM.from_pretrained` loads. See save_state."""
     save_state(decoder.state_dict(), decoder.config, path, tokenizer_from, replace)
 

@@ -134,9 +134,7 @@ def _refuse_what_is_not_computed(raw: Mapping[str, Any], where: str) -> None:
     }
     for name, (found, computed) in variants.items():
         if found != computed:
-            raise UnsupportedModelError(
-                f"{where}: {name} is {found!r}; the {model_type} decoder computes only {computed!r}"
-            )
+            raise UnsupportedModelError(f"{where}: {name} is {found!r}; the {model_type} decoder computes only {computed!r}")
 
 
 def _required(raw: Mapping[str, Any], name: str, where: str) -> int:

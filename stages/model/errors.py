@@ -24,16 +24,12 @@ class TensorMismatchError(CheckpointError):
     `missing` and `unexpected` are sorted names; `misshapen` holds sentences such as "x is [2, 3], expected [2, 4]".
     """
 
-    def __init__(
-        self, where: str, missing: Iterable[str] = (), unexpected: Iterable[str] = (), misshapen: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, where: str, missing: Iterable[str] = (), unexpected: Iterable[str] = (), misshapen: Iterable[str] = ()) -> None:
         self.where = where
         self.missing, self.unexpected, self.misshapen = sorted(missing), sorted(unexpected), sorted(misshapen)
         found = (("missing", self.missing), ("not expected", self.unexpected), ("wrong shape", self.misshapen))
         parts = [f"{what}: {_few(names)}" for what, names in found if names]
-        super().__init__(
-            f"{where}: tensors do not fit the config ({'; '.join(parts)}); check that both belong together"
-        )
+        super().__init__(f"{where}: tensors do not fit the config ({'; '.join(parts)}); check that both belong together")
 
 
 def _few(names: list[str]) -> str:

@@ -59,9 +59,7 @@ def token_logprobs_and_entropy(
     return blank.masked_scatter(picked, logprobs), blank.masked_scatter(picked, entropy)
 
 
-def next_logprobs(
-    logits_N_V: Tensor, next_N: Tensor, temperature_N: Tensor, kept_N_K: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def next_logprobs(logits_N_V: Tensor, next_N: Tensor, temperature_N: Tensor, kept_N_K: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies, each float32 [N], of `next_N` int64. Only the first carries a gradient.
 
     A next token outside its kept ids gets -inf: it cannot have been sampled.
@@ -77,9 +75,7 @@ def next_logprobs(
     return log_distribution.gather(1, next_N[:, None])[:, 0], entropy
 
 
-def pad_kept(
-    ids: Sequence[np.ndarray], counts: Sequence[np.ndarray], starts: Sequence[np.ndarray], width: int
-) -> Tensor:
+def pad_kept(ids: Sequence[np.ndarray], counts: Sequence[np.ndarray], starts: Sequence[np.ndarray], width: int) -> Tensor:
     """Gathers the ragged kept ids of B sequences into the padded form above, int64 [B, width, K], width = T-1.
 
     For sequence b: `ids[b]` int32 [sum of counts[b]], `counts[b]` int32 [n], and `starts[b]` int [n]: the column (index

@@ -113,20 +113,14 @@ def _finite(name: str, part: object) -> float:
 def _resolve(path: str) -> object:
     module, _, name = path.partition(":")
     if not module or not name:
-        raise VerifierNotFound(
-            f"stages.reward.verifier is {path!r}; write it as module:function, for example my_module:my_reward"
-        )
+        raise VerifierNotFound(f"stages.reward.verifier is {path!r}; write it as module:function, for example my_module:my_reward")
     try:
         return resolve_name(path)
     except AttributeError as error:
         raise VerifierNotFound(f"{path}: the module {module} has no {name}") from error
     except ModuleNotFoundError as error:
         own = module == error.name or module.startswith(f"{error.name}.")
-        cause = (
-            f"no module {error.name!r} on the path"
-            if own
-            else f"its own import of {error.name!r} fails; install that here"
-        )
+        cause = f"no module {error.name!r} on the path" if own else f"its own import of {error.name!r} fails; install that here"
         raise VerifierNotFound(f"{path}: {cause}") from error
     except (ImportError, SyntaxError, ValueError) as error:
         raise VerifierNotFound(f"{path} cannot be imported: {error}") from error

@@ -95,9 +95,7 @@ def test_every_wrong_key_gets_its_own_line_with_its_source(tmp_path: Path) -> No
 
 def test_a_missing_key_is_named_with_what_it_is_for(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
-    file.write_text(
-        SMALL.replace('environment = "my_module:MyEnvironment"', "").replace('[pipeline]\nname = "small"', "")
-    )
+    file.write_text(SMALL.replace('environment = "my_module:MyEnvironment"', "").replace('[pipeline]\nname = "small"', ""))
     lines = complaint(file).splitlines()
     assert lines[0].startswith(f"{file}: pipeline is missing: ")
     assert lines[1].startswith(f"{file}: stages.env.environment is missing: `module:Class`")
@@ -133,7 +131,9 @@ def test_a_routable_address_is_known_as_one(tmp_path: Path, address: str) -> Non
     assert is_routable(endpoint)
 
 
-@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:5555", "tcp://127.3.2.1:5555", "tcp://localhost:*", "tcp://[::1]:5555", "ipc:///tmp/s"])
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://127.0.0.1:5555", "tcp://127.3.2.1:5555", "tcp://localhost:*", "tcp://[::1]:5555", "ipc:///tmp/s"]
+)
 def test_a_loopback_address_is_not_routable(endpoint: str) -> None:
     assert not is_routable(endpoint)
 
@@ -143,16 +143,12 @@ def test_an_endpoint_that_hides_who_can_reach_it_is_refused(tmp_path: Path, endp
     assert complaint(a_file(tmp_path), f"broker.endpoint={endpoint}").startswith("--set: broker.endpoint = ")
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["tcp://127.0.0.1", "tcp://127.0.0.1:0", "tcp://127.0.0.1:70000", "http://x", "ipc://"]
-)
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1", "tcp://127.0.0.1:0", "tcp://127.0.0.1:70000", "http://x", "ipc://"])
 def test_a_malformed_endpoint_is_refused(tmp_path: Path, endpoint: str) -> None:
     assert complaint(a_file(tmp_path), f"broker.endpoint={endpoint}").startswith("--set: broker.endpoint = ")
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["", "tcp://127.0.0.1:5555", "tcp://localhost:5555", "tcp://[::1]:5555", "ipc:///tmp/x"]
-)
+@pytest.mark.parametrize("endpoint", ["", "tcp://127.0.0.1:5555", "tcp://localhost:5555", "tcp://[::1]:5555", "ipc:///tmp/x"])
 def test_a_local_endpoint_is_accepted(tmp_path: Path, endpoint: str) -> None:
     assert a_config(tmp_path, f"broker.endpoint={endpoint}").broker.endpoint == endpoint
 

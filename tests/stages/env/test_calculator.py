@@ -20,9 +20,7 @@ def a_task(expression: str = "12+34-5") -> Task:
     return {"expression": expression, "answer": str(value(expression))}
 
 
-def played(
-    lines: list[str], environment: Calculator | None = None, task: Task | None = None
-) -> list[Observation | Done]:
+def played(lines: list[str], environment: Calculator | None = None, task: Task | None = None) -> list[Observation | Done]:
     """What the environment says to each line, until it is done; the opening observation is first."""
 
     async def play() -> list[Observation | Done]:
@@ -74,9 +72,7 @@ def test_near_calls_are_answered_with_a_number_or_a_question_mark(text: str) -> 
         assert said.text == "?\n" or int(said.text) == compute(text)
 
 
-@pytest.mark.parametrize(
-    "line", ["[12+-3]\n", "[1*2]\n", "[1+2", "1+2]", "[]\n", "\n", "", "A\n", "A4 1\n", "[１+２]\n", "[1+2]\n\n"]
-)
+@pytest.mark.parametrize("line", ["[12+-3]\n", "[1*2]\n", "[1+2", "1+2]", "[]\n", "\n", "", "A\n", "A4 1\n", "[１+２]\n", "[1+2]\n\n"])
 def test_a_malformed_line_is_answered_with_a_question_mark(line: str) -> None:
     assert played([line])[1] == Observation("?\n")
 
@@ -141,9 +137,7 @@ def test_a_law_of_problems_refuses_what_it_cannot_draw() -> None:
 
 
 def test_numbers_stay_within_the_option() -> None:
-    drawn = [
-        term for index in range(200) for term in terms(Calculator.task(index, "train", 0, largest=10)["expression"])
-    ]
+    drawn = [term for index in range(200) for term in terms(Calculator.task(index, "train", 0, largest=10)["expression"])]
     assert {abs(int(term)) for term in drawn} == set(range(1, 11))
 
 

@@ -55,9 +55,7 @@ def test_a_scale_shrinks_every_draw_and_a_bound_cuts_the_longest() -> None:
     assert small[-1] == 5.0
 
 
-@pytest.mark.parametrize(
-    "arguments", [("gamma", 0.3, 1, 1, 1), ("none", 0, 1, 1, 1), ("none", 1, -1, 1, 1), ("none", 1, 1, -1, 1)]
-)
+@pytest.mark.parametrize("arguments", [("gamma", 0.3, 1, 1, 1), ("none", 0, 1, 1, 1), ("none", 1, -1, 1, 1), ("none", 1, 1, -1, 1)])
 def test_a_law_that_cannot_be_drawn_from_is_refused(arguments: tuple[str, float, float, float, float]) -> None:
     with pytest.raises(EnvironmentOptionError):
         latency_law(*arguments)

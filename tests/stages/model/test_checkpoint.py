@@ -58,9 +58,7 @@ def test_missing_unexpected_and_misshapen_tensors_are_named(tmp_path: Path) -> N
     state["extra"] = torch.zeros(1)
     state["model.layers.0.mlp.up_proj.weight"] = torch.zeros(2, 3)
     save_file(state, tmp_path / "saved" / "model.safetensors")
-    with pytest.raises(
-        TensorMismatchError, match=r"model\.norm\.weight.*extra.*\[2, 3\], expected \[80, 48\]"
-    ) as caught:
+    with pytest.raises(TensorMismatchError, match=r"model\.norm\.weight.*extra.*\[2, 3\], expected \[80, 48\]") as caught:
         load_decoder(tmp_path / "saved")
     assert caught.value.missing == ["model.norm.weight"]
     assert caught.value.unexpected == ["extra"]
