@@ -39,7 +39,7 @@ def check(folder: Path, restarts: int) -> None:
 
 
 def test_a_stream_over_deaths_of_its_broker_is_complete_in_order_and_without_doubles(tmp_path: Path) -> None:
-    check(tmp_path, 4)
+    check(tmp_path, 3)
 
 
 @pytest.mark.slow
