@@ -165,12 +165,20 @@ def _send_home(crank: Crank) -> None:
 
 
 def reopen(crank: Crank) -> None:
-    """A stopped run is started again on its directory: it goes on with new groups from its last checkpoint."""
+    """A run that was stopped, or that failed, is started again on its directory: new groups, from its last checkpoint.
+
+    Whether a failed run may go on is for people to say (`--resume`, once the cause is mended); who starts a broker on it has said so.
+    """
     state = crank.state
-    if state.phase not in (Phase.CLOSING, Phase.CLOSED) or state.stop_reason is None or state.failure is not None:
+    if state.phase not in (Phase.CLOSING, Phase.CLOSED) or (state.stop_reason is None and state.failure is None):
         return
     enter(crank, Phase.STARTING)
-    state.stop_reason = state.closing_deadline = None
+    state.stop_reason = state.closing_deadline = state.failure = None
+    state.ledger.failed_in_a_row = 0
+    for client in state.clients.values():
+        client.stats.pop("install_failures", None)
+    for process in state.processes.values():
+        process.exits = 0
     state.groups_admitted = state.trainer.step * state.settings.groups_per_step + groups.untrained(state)
     state.evaluations = [evaluation for evaluation in state.evaluations if evaluation.scored + evaluation.failed >= evaluation.problems]
     for client in state.clients.values():

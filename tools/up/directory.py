@@ -63,7 +63,7 @@ def new_run_directory(config: PipelineConfig) -> Path:
 
 
 def run_directory_to_resume(config: PipelineConfig) -> Path:
-    """The directory of a run that was cut off or stopped.
+    """The directory of a run that was cut off, stopped, or that failed of a cause that is mended now.
 
     Raises ConfigError where there is none, or it cannot go on as asked.
     """
@@ -72,7 +72,7 @@ def run_directory_to_resume(config: PipelineConfig) -> Path:
     path = Path(config.run.directory) / config.run.name
     if not (path / CONFIG).is_file():
         raise ConfigError(f"--resume: {path} holds no run; leave --resume out to start one")
-    if _ended(path) not in ("", "stopped"):
+    if _ended(path) == "done":
         raise ConfigError(f"--resume: run {config.run.name!r} has ended; start another under another --name")
     if (path / SCHEMA_LOCK).read_bytes() != LOCK_FILE.read_bytes():
         raise ConfigError(f"--resume: {path} was written by another version of Tidemill (its {SCHEMA_LOCK} differs)")
@@ -81,8 +81,9 @@ def run_directory_to_resume(config: PipelineConfig) -> Path:
 
 
 def forget_the_end(path: Path) -> None:
-    """A run that goes on has no end yet: takes the summary of its first part away."""
+    """A run that goes on has no end yet: takes the summary, and the failure, of its first part away."""
     (path / SUMMARY).unlink(missing_ok=True)
+    (path / FAILURE).unlink(missing_ok=True)
 
 
 def _ended(path: Path) -> str:

@@ -97,6 +97,16 @@ def test_a_stopped_run_goes_on_when_its_broker_starts_again(a_mill: MakeMill) ->
     assert mill.last("trainer", wire.Plan).step == 2
 
 
+def test_a_failed_run_goes_on_when_its_broker_starts_again(a_mill: MakeMill) -> None:
+    mill = a_mill(*ALL, "host")
+    mill.send("host", wire.ProcessExited(name="reward-1", code=3, final=True, restarts=5))
+    all_leave(mill)
+    assert mill.state.phase is Phase.CLOSED
+    mill.restart()
+    assert mill.state.phase is Phase.STARTING
+    assert mill.state.failure is None
+
+
 @pytest.mark.parametrize("final", [False, True])
 def test_only_a_final_exit_ends_the_run_and_it_names_the_stage(a_mill: MakeMill, *, final: bool) -> None:
     mill = a_mill(*ALL, "host")

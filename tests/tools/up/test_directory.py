@@ -58,10 +58,19 @@ def test_a_stopped_run_is_resumed_and_its_summary_taken_away(tmp_path: Path) -> 
     assert not (path / "summary.json").exists()
 
 
-@pytest.mark.parametrize("ending", ["done", "failed"])
-def test_a_run_that_has_ended_is_not_resumed(tmp_path: Path, ending: str) -> None:
+def test_a_failed_run_is_resumed_once_its_cause_is_mended(tmp_path: Path) -> None:
     config = a_run(tmp_path, "run.name=first")
-    (new_run_directory(config) / "summary.json").write_text(json.dumps({"ended": ending}))
+    path = new_run_directory(config)
+    (path / "summary.json").write_text(json.dumps({"ended": "failed"}))
+    (path / "failure.json").write_text("{}")
+    forget_the_end(run_directory_to_resume(config))
+    assert not (path / "summary.json").exists()
+    assert not (path / "failure.json").exists()
+
+
+def test_a_run_that_has_ended_is_not_resumed(tmp_path: Path) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    (new_run_directory(config) / "summary.json").write_text(json.dumps({"ended": "done"}))
     with pytest.raises(ConfigError, match="has ended"):
         run_directory_to_resume(config)
 
