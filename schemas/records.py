@@ -165,7 +165,7 @@ class Version(Record, frozen=True, kw_only=True, tag="version"):
     """Weights that the trainer made: where they can be had, and what they must hash to."""
 
     lineage: int
-    """Which of the trainer's histories; see DESIGN in `broker/README.md`."""
+    """Which of the trainer's histories; it rises where a resumed trainer makes a step anew with another result."""
     number: int
     """Optimizer steps taken since the starting model (version 0)."""
     digest: str
