@@ -24,8 +24,8 @@ class Reports:
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """One line and one TensorBoard event for a committed step."""
-        line = {"step": step, **{name: _plain(value) for name, value in metrics.items()}}
-        self._metrics.write(json.dumps(line) + "\n")
+        line = _plain({"step": step, **metrics})
+        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
         self._tensorboard(step, metrics)
 
     def _tensorboard(self, step: int, metrics: dict[str, float]) -> None:
@@ -52,12 +52,17 @@ class Reports:
             self._events.close()
 
 
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _plain(value: Any) -> Any:
+    """JSON has no word for infinity or for what is not a number: null stands there."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, value: Any) -> None:
     """Whole or not at all: a reader never sees half a file."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
+    partial.write_text(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
     os.replace(partial, path)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from broker.core import groups, leases, ledger, sessions, versions
 from broker.core.actions import Keep, Reply
 from broker.core.crank import Crank
+from broker.core.lengths import uneven
 from broker.core.state import Client, Queued, Stand, State, Ticket
 from schemas.edges import EDGES
 from schemas.header import Header
@@ -99,7 +100,8 @@ def _put_problem(state: State, client: Client, header: Header) -> tuple[str, str
         return "late", f"ticket {ticket.id} is {ticket.stand} in attempt {ticket.attempt}, not in attempt {header.attempt}"
     if header.queue in ("turns", "episodes") and _player(state, ticket) != client.name:
         return "late", f"ticket {ticket.id} is played by {_player(state, ticket)}"
-    return None
+    problem = uneven(header)
+    return None if problem is None else ("bad_commit", problem)
 
 
 def _player(state: State, ticket: Ticket) -> str | None:
