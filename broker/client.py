@@ -22,7 +22,7 @@ from broker.handshake import FAILURES, Handshakes, arm
 from broker.keys import ClientKeys
 from schemas.codec import Frame, decode_broker_message, each_delivery, encode_message
 from schemas.edges import Role
-from schemas.errors import BrokerRefusedError, InvariantError, WireError
+from schemas.errors import BrokerRefusedError, FencedError, InvariantError, WireError
 from schemas.lock import schema_fingerprint
 from schemas.messages import (
     PROTOCOL_VERSION,
@@ -50,8 +50,8 @@ RECONNECT_MAX_MS = 1000
 LINGER_MS = 500
 DELIVERIES = 16
 """Deliveries that may come in one message: small records cost a quarter less that way."""
-ORDINARY_REFUSALS = frozenset({"stale_lease", "late", "no_ticket"})
-"""The broker took the work away while it was being done: nothing is wrong."""
+ORDINARY_REFUSALS = frozenset({"stale_lease", "late", "no_ticket", "disk_full"})
+"""The broker took the work away while it was being done, or has no room just now: nothing is wrong here."""
 
 PUT_AGAIN_S = 1.0
 """A broker whose disk is full takes nothing that belongs to no ticket; it is asked again after so long."""
@@ -161,6 +161,11 @@ class Client:
         """Numbered messages that the broker has not answered for."""
         return len(self._outbox) + len(self._kept_back)
 
+    @property
+    def awaits_disk(self) -> bool:
+        """True while something waits for room on the broker's disk, to be put again."""
+        return bool(self._kept_back)
+
     # --- inward -------------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> list[Received]:
@@ -240,7 +245,8 @@ class Client:
             self._kept_back.append((time.monotonic() + PUT_AGAIN_S, *refused))
             return
         if refusal.fatal or refusal.reason not in ORDINARY_REFUSALS:
-            raise BrokerRefusedError(f"{self.name}: the broker refused ({refusal.reason}): {refusal.detail}")
+            kind = FencedError if refusal.reason == "fenced" else BrokerRefusedError
+            raise kind(f"{self.name}: the broker refused ({refusal.reason}): {refusal.detail}")
         log.info("refused", reason=refusal.reason, detail=refusal.detail, seq=refusal.seq)
 
     def _put_again(self) -> None:

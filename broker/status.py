@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from broker.core import evaluations, groups, ledger, versions
+from broker.core.clients import TIMES
 from broker.core.state import Client, Evaluation, Phase, Stand, State
 from broker.core.waiting import counted
 from broker.diagnosis import diagnose, graph
@@ -132,8 +133,8 @@ def _where_time_went(state: State) -> dict[str, dict[str, float]]:
         row: dict[str, float] = {}
         for client in state.clients.values():
             if client.role == role:
-                for key in ("busy_seconds", "wait_seconds", "cpu_seconds"):
-                    row[key] = row.get(key, 0.0) + client.stats.get(key, 0.0)
+                for key in TIMES:
+                    row[key] = row.get(key, 0.0) + client.spent.get(key, 0.0) + client.stats.get(key, 0.0)
         if row:
             rows[role.value] = row
     return rows

@@ -27,6 +27,10 @@ class BrokerRefusedError(TidemillError):
     """The broker refused this client for good; the text is the broker's reason."""
 
 
+class FencedError(BrokerRefusedError):
+    """A newer process has this one's name: whoever started this one may start another."""
+
+
 class JournalError(TidemillError):
     """The journal cannot be read or written as promised."""
 

@@ -20,6 +20,8 @@ FENCED_MAX = 64
 """Earlier incarnations remembered; one that is older has been told long ago."""
 STATS_MAX = 1_000
 """Gauges kept of one client; a host reports some for each of its processes."""
+TIMES = ("busy_seconds", "wait_seconds", "cpu_seconds")
+"""Gauges that are summed over a name's incarnations."""
 WAITING_MAX = 500
 """Characters kept of what a client says it waits for."""
 
@@ -48,7 +50,7 @@ def heard(crank: Crank, client: Client) -> None:
 
 def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
     """Registers a client, or takes it back after a restart of either side. `key`: the one it came in by."""
-    refusal = _refusal(crank.state, sender, hello) or _of_another_key(crank.state, hello, key)
+    refusal = _refusal(crank.state, sender, hello) or _of_another_key(crank.state, hello, key) or _of_another_host(crank, hello)
     if refusal is not None:
         crank.out.append(Reply(refusal))
         return
@@ -107,6 +109,17 @@ def _of_another_key(state: State, hello: Hello, key: str) -> Refuse | None:
     return Refuse(reason="forbidden", detail=f"{hello.name!r} came in by another key; choose another name", fatal=True)
 
 
+def _of_another_host(crank: Crank, hello: Hello) -> Refuse | None:
+    """Whom one of our hosts runs, and who was heard of just now, gives its name to that host's next start of it and to nobody else."""
+    known, process = crank.state.clients.get(hello.name), crank.state.processes.get(hello.name)
+    if known is None or process is None or not process.host or hello.host == process.host or known.host != process.host:
+        return None
+    lives = known.connected and known.ready and crank.now - known.last_seen < crank.state.settings.suspect_s
+    if not lives or not _is_another(known, hello):
+        return None
+    return Refuse(reason="name", detail=f"{hello.name!r} is at work on host {process.host!r}; choose another name", fatal=True)
+
+
 def on_revoked(crank: Crank, key: str) -> None:
     """Everybody who came in by this key is told, and gone."""
     for client in list(crank.state.clients.values()):
@@ -137,9 +150,16 @@ def _register(crank: Crank, hello: Hello) -> Client:
         client.fenced.append(client.incarnation if client.incarnation != hello.incarnation else _twin(client.incarnation, client.pid))
         del client.fenced[:-FENCED_MAX]
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
+        _keep_times(client)
         client.stats, client.welcomed = {}, False
     client.connected, client.suspect, client.gap_at, client.lost = True, False, 0, ""
     return client
+
+
+def _keep_times(client: Client) -> None:
+    """What an incarnation spent stays spent: the next one counts from 0."""
+    for name in TIMES:
+        client.spent[name] = client.spent.get(name, 0.0) + client.stats.get(name, 0.0)
 
 
 def _settle_leases(crank: Crank, client: Client, hello: Hello) -> tuple[int, ...]:
@@ -210,21 +230,39 @@ def on_bye(crank: Crank, client: Client, bye: Bye) -> None:
 
 START_SECONDS = 600.0
 """A process that loads its model cannot heartbeat; after this long it will not come any more."""
+USER_CODE_START_SECONDS = 180.0
+"""The same for roles that load a person's code and no model."""
+
+
+def _start_seconds(role: str) -> float:
+    return USER_CODE_START_SECONDS if role in (Role.ENV, Role.REWARD) else START_SECONDS
 
 
 def watch(crank: Crank) -> None:
-    """Suspects and then gives up silent clients; those that still start are given `START_SECONDS`."""
+    """Suspects and then gives up silent clients; those that still start are given longer, and then end the run."""
     settings = crank.state.settings
     for client in list(crank.state.clients.values()):
         silence = crank.now - client.last_seen
-        if not client.connected or (not client.ready and silence < START_SECONDS):
+        if not client.connected or (not client.ready and silence < _start_seconds(client.role)):
             continue
+        if not client.ready and client.name in crank.state.processes and crank.state.phase not in (Phase.CLOSING, Phase.CLOSED):
+            _never_ready(crank, client)
         if silence > settings.dead_s:
             fleet.lose_client(crank, client, f"silent for {silence:.1f} s")
         elif silence > settings.suspect_s and not client.suspect:
             client.suspect = True
             crank.touched.add(client.name)
             crank.note("client_suspect", client=client.name, silence=silence)
+
+
+def _never_ready(crank: Crank, client: Client) -> None:
+    """A process that a host runs hangs before its first work: a restart would hang again."""
+    what = "the code that it loads blocks" if client.role in (Role.ENV, Role.REWARD) else "loading its model hangs"
+    crank.fail_run(
+        client.name,
+        f"did not become ready within {_start_seconds(client.role):.0f} s of its start",
+        f"{what}: look into logs/{client.name}.log in the run directory, mend the cause and start again",
+    )
 
 
 def give_up_lost(crank: Crank) -> None:

@@ -86,6 +86,8 @@ class Client(Struct, kw_only=True):
     pid: int = 0
     waiting: str = ""
     stats: dict[str, float] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds that earlier incarnations reported, by the gauge's name."""
 
 
 class Queued(Struct, kw_only=True, gc=False):

@@ -121,13 +121,18 @@ class ActorTrain:
         if self.in_hand is not None:
             self._forget()
         now = self.clock()
-        self.in_hand = step_in_hand(
-            plan,
-            frames,
-            micro_batch_tokens=self.settings.micro_batch_tokens,
-            with_reference=self.settings.loss.kl_coefficient > 0,
-            now=now,
-        )
+        try:
+            self.in_hand = step_in_hand(
+                plan,
+                frames,
+                micro_batch_tokens=self.settings.micro_batch_tokens,
+                with_reference=self.settings.loss.kl_coefficient > 0,
+                now=now,
+            )
+        except InvariantError as error:  # a crash would meet the same samples after each restart
+            log.error("plan_cannot_be_used", step=plan.step, error=str(error))
+            self.link.send(Voted(step=plan.step, ok=False, reason=str(error)))
+            return
         self._wait(self.in_hand, "time/wait_for_plan_s", now - self.idle_since)
         self._ask_for_slot(self.in_hand)
 

@@ -25,6 +25,9 @@ from stages.env.transcript import Ending, Transcript
 from stages.env.user_code import UserCode, told
 from stages.env.vocabulary import Vocabulary
 
+CHARACTERS_A_TOKEN = 64
+"""Text with more characters than this for each token of room cannot fit: it is not even encoded, which would stop every session."""
+
 SessionKey = tuple[int, int]
 """(ticket, attempt)."""
 
@@ -159,11 +162,18 @@ class Session:
 
     def _last_words(self, text: str) -> None:
         """What the policy never reads is kept where there is room: a verifier may want it, training does not."""
+        if self._is_hopeless(text):
+            return
         tokens = self._encode(text) if text else np.empty(0, np.int32)
         if tokens.size <= self._transcript.room:
             self._transcript.append(tokens)
 
+    def _is_hopeless(self, text: str) -> bool:
+        return len(text) > CHARACTERS_A_TOKEN * max(1, self._transcript.room)
+
     def _encode(self, text: str) -> Array:
+        if self._is_hopeless(text):
+            raise _Truncated(f"max_episode_tokens: no room for {len(text)} characters and an answer")
         try:
             return self._vocabulary.encode(text)
         except Exception as error:

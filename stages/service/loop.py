@@ -37,6 +37,7 @@ from stages.service.stage import Delivery, Put, Ready, Stage
 
 IDLE_S = 0.5
 """Longest wait in one poll: heartbeats come on time, and so do time-outs inside stages."""
+WAITS_FOR_DISK = "broker: room on its disk for what was put"
 DRAIN_S = 2.0
 """How long a stage may take to let go of its work once the broker has ended it all."""
 
@@ -133,7 +134,7 @@ class Loop:
             return
         self._hung_since = None
         stats = {**self._stage.stats(), "busy_seconds": self._busy_s, "wait_seconds": self._wait_s, "cpu_seconds": time.process_time()}
-        self._client.heartbeat(stats, self._stage.waiting())
+        self._client.heartbeat(stats, WAITS_FOR_DISK if self._client.awaits_disk else self._stage.waiting())
 
     def _withhold(self, now: float) -> None:
         """A hung stage renews nothing; once the broker has given it up, it ends, so that its host starts another."""

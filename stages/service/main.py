@@ -1,7 +1,7 @@
 """What every stage's `__main__` calls: arguments, logs, the loop, and the one error boundary of a stage process.
 
 Exit codes: 0 sent home by the broker; 1 a failure that a restart may mend; 2 bad input or refused by the broker: a
-restart would not help.
+restart would not help; 3 fenced: another process took the name, and its host may take it back by a restart.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import structlog
 from broker.keys import KEY_VARIABLE, SERVER_KEY_VARIABLE, client_keys
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
-from schemas.errors import BrokerRefusedError, ConfigError, ModelError
+from schemas.errors import BrokerRefusedError, ConfigError, FencedError, ModelError
 from stages.service.loop import Loop
 from stages.service.stage import Stage
+
+EXIT_FENCED = 3
 
 
 def run(stage: Stage) -> NoReturn:
@@ -45,6 +47,9 @@ def _run(stage: Stage) -> int:
         _hand_down(arguments)
         Loop(stage, arguments.broker, arguments.name, arguments.host, client_keys()).run()
         return 0
+    except FencedError as error:
+        log.error("fenced", error=str(error))
+        return EXIT_FENCED
     except (ConfigError, ModelError, BrokerRefusedError) as error:
         log.error("cannot_run", error=str(error))
         return 2

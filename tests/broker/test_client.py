@@ -10,7 +10,7 @@ import pytest
 from broker.client import Client
 from schemas.edges import Role
 from schemas.errors import InvariantError
-from schemas.messages import Bye, Committed, Credit, Deliver, Hello, Welcome
+from schemas.messages import Bye, Committed, Credit, Deliver, Hello, Refuse, StepCommitted, Welcome
 from tests.broker.edge_doubles import a_put
 from tests.skeleton.scripted_broker import ScriptedBroker, a_scripted_broker
 from tests.skeleton.waiting import until
@@ -112,3 +112,23 @@ def test_a_client_says_goodbye_where_someone_listens(broker: ScriptedBroker) -> 
     welcomed(client, broker)
     client.close("run_end")
     assert broker.next(Bye).reason == "run_end"
+
+
+def test_what_a_full_disk_refused_waits_and_is_put_again(client: Client, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.client.PUT_AGAIN_S", 0.0)
+    welcomed(client, broker)
+    client.send(Credit(queue="episodes", window=3))
+    hear(client, broker, Credit)
+    broker.say(Refuse(reason="disk_full", detail="no room", seq=1))
+    until(lambda: client.poll(0.01) == [] and client.awaits_disk, "the refusal arrives")
+    assert hear(client, broker, Credit) == Credit(epoch=1, seq=2, queue="episodes", window=3)
+    assert not client.awaits_disk
+
+
+def test_a_full_disk_ends_no_client_even_where_the_refused_message_is_not_known_any_more(client: Client, broker: ScriptedBroker) -> None:
+    welcomed(client, broker)
+    broker.say(Refuse(reason="disk_full", detail="no room", seq=7))
+    broker.say(StepCommitted(step=1))
+    received: list = []
+    until(lambda: received.extend(client.poll(0.01)) or received, "the next order arrives")
+    assert received[0][0] == StepCommitted(step=1)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker.status import summary
 from schemas import messages as wire
 from schemas.edges import Role
 from tests.broker.core.mill import ALL, Mill
@@ -163,3 +164,53 @@ def test_credit_bounds_what_a_client_holds(a_mill: MakeMill) -> None:
 def test_fair_queues_fill_the_consumer_that_holds_fewest(a_mill: MakeMill) -> None:
     mill = a_mill("env-1", "env-2", "rollout-1", "trainer", "sync", schedule__members=8, schedule__max_lag=0)
     assert len(mill.held("env-1", "tickets")) == len(mill.held("env-2", "tickets")) == 4
+
+
+def a_hosted(mill: Mill, *, ready: bool = True) -> None:
+    """`env-0`, run by the host `host`."""
+    mill.hello("host", slots=("cpu:0",), windows={})
+    mill.hello("env-0", host="host", ready=ready, windows={})
+
+
+@pytest.mark.parametrize("host", ["", "shed"])
+def test_a_living_process_of_a_host_does_not_lose_its_name_to_a_stranger(a_mill: MakeMill, host: str) -> None:
+    mill = a_mill()
+    a_hosted(mill)
+    mill.hello("env-0", incarnation="b", host=host)
+    assert (answer(mill).reason, answer(mill).fatal) == ("name", True)
+    assert (mill.state.clients["env-0"].incarnation, mill.state.clients["env-0"].connected) == ("a", True)
+
+
+def test_a_hosts_own_restart_takes_its_name_at_once_and_a_silent_process_loses_it_to_anybody(a_mill: MakeMill) -> None:
+    mill = a_mill()
+    a_hosted(mill)
+    mill.hello("env-0", incarnation="b", host="host")
+    assert mill.state.clients["env-0"].incarnation == "b"
+    mill.wait(4, "host")
+    mill.hello("env-0", incarnation="c")
+    assert mill.state.clients["env-0"].incarnation == "c"
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("env-0", 180), ("reward-0", 180), ("rollout-0", 600)])
+def test_a_process_that_never_becomes_ready_ends_the_run_by_its_name(a_mill: MakeMill, name: str, seconds: int) -> None:
+    mill = a_mill()
+    mill.hello("host", slots=("cpu:0",), windows={})
+    mill.hello(name, host="host", ready=False, windows={})
+    mill.wait(seconds - 5, "host")
+    assert mill.state.failure is None
+    mill.wait(6, "host")
+    assert mill.state.failure is not None
+    assert mill.state.failure.stage == name
+    assert f"did not become ready within {seconds} s" in mill.state.failure.reason
+    assert f"logs/{name}.log" in mill.state.failure.advice
+
+
+def test_what_earlier_incarnations_spent_stays_counted(a_mill: MakeMill) -> None:
+    mill = a_mill(*ALL)
+    mill.say("env-1", wire.Heartbeat(stats={"busy_seconds": 5.0, "cpu_seconds": 2.0}))
+    mill.hello("env-1", incarnation="b")
+    mill.say("env-1", wire.Heartbeat(stats={"busy_seconds": 1.0}))
+    mill.hello("env-1", incarnation="c")
+    mill.say("env-1", wire.Heartbeat(stats={"busy_seconds": 0.5}))
+    spent = summary(mill.state, mill.now)["time"]["env"]
+    assert (spent["busy_seconds"], spent["cpu_seconds"]) == (6.5, 2.0)

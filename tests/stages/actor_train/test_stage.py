@@ -354,11 +354,14 @@ def test_frames_that_do_not_belong_to_the_plan_are_refused(tmp_path: Path) -> No
         bench.stage.order(plan, frames[:-7])
 
 
-def test_a_sample_that_has_not_passed_the_reference_is_refused(tmp_path: Path) -> None:
+def test_a_sample_that_has_not_passed_the_reference_is_voted_against_with_the_reason(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     group = a_group(1, ref_logprobs=np.empty(0, np.float32))
-    with pytest.raises(InvariantError, match="reference stage"):
-        bench.stage.order(*a_plan(1, [group]))
+    bench.stage.order(*a_plan(1, [group]))
+    vote = bench.link.messages(Voted)[-1]
+    assert (vote.step, vote.ok) == (1, False)
+    assert "reference stage" in vote.reason
+    assert bench.vote(a_plan(1, [a_group(1)])).ok
 
 
 def test_without_a_kl_coefficient_no_reference_is_needed(tmp_path: Path) -> None:

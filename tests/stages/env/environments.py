@@ -84,6 +84,18 @@ class LongWinded(Echo):
         return Observation("9" * 50)
 
 
+class Endless(Echo):
+    """What it says has a letter that the tokenizer refuses, had anybody asked it."""
+
+    async def step(self, text: str) -> Observation | Done:
+        return Observation("ß" * 100_000)
+
+
+class EndlessAtOnce(Echo):
+    async def reset(self, task: Task) -> Observation:
+        return Observation("ß" * 100_000)
+
+
 class Mute(Echo):
     async def reset(self, task: Task) -> Observation:
         return Observation("")

@@ -272,6 +272,21 @@ def test_an_episode_never_passes_its_token_limit(begin: Callable[..., Play]) -> 
     assert play.link.commits[-1].acks == (50, 40)
 
 
+def test_text_that_cannot_fit_is_not_even_encoded_and_truncates_the_episode(begin: Callable[..., Play]) -> None:
+    play = begin("Endless", stages__env={"max_episode_tokens": 40})
+    play.stage.deliver(a_ticket(40))
+    play.commits(1)
+    play.say("1\n", 50)
+    assert play.last_put().record.truncated
+
+
+def test_an_opening_that_cannot_fit_fails_the_session_with_the_limit(begin: Callable[..., Play]) -> None:
+    play = begin("EndlessAtOnce", stages__env={"max_episode_tokens": 40})
+    play.stage.deliver(a_ticket(40))
+    play.commits(1)
+    assert "no room for 100000 characters" in play.link.commits[-1].fails[0].reason
+
+
 def test_a_turn_may_say_no_more_than_what_is_left(begin: Callable[..., Play]) -> None:
     play = begin("Echo", stages__env={"max_episode_tokens": 11})
     play.stage.deliver(a_ticket())

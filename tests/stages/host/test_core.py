@@ -6,6 +6,7 @@ from schemas.edges import Role
 from schemas.messages import StartProcess, StopProcess
 from stages.host.core import Kill, Report, Roster, Spawn, Terminate
 from stages.host.restarts import RestartPolicy
+from stages.service.main import EXIT_FENCED
 
 ENV = StartProcess(name="env-1", role=Role.ENV)
 
@@ -111,3 +112,9 @@ def test_a_name_or_role_that_no_host_starts_is_refused(name: str, role: Role) ->
     (report,) = a_roster().start(StartProcess(name=name, role=role))
     assert isinstance(report, Report)
     assert (report.final, report.code) == (True, 2)
+
+
+def test_a_fenced_process_is_started_again_after_the_back_off() -> None:
+    roster = a_running_roster()
+    assert roster.exited("env-1", EXIT_FENCED, 10.0) == [Report("env-1", EXIT_FENCED, final=False, restarts=0)]
+    assert roster.wake(11.0) == [Spawn("env-1", Role.ENV, ())]

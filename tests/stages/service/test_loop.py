@@ -316,13 +316,16 @@ def test_a_process_that_is_sent_home_ends_with_0(broker: ScriptedBroker) -> None
     assert code == 0, log
 
 
-def test_a_process_that_is_refused_ends_with_2_and_says_why(broker: ScriptedBroker) -> None:
+@pytest.mark.parametrize(("reason", "expected"), [("name", 2), ("fenced", 3)])
+def test_a_process_that_is_refused_says_why_and_only_one_that_was_fenced_may_be_started_again(
+    broker: ScriptedBroker, reason: str, expected: int
+) -> None:
     process = a_process(broker)
     broker.welcome()
-    broker.say(Refuse(reason="fenced", detail="a newer process is at work", fatal=True))
+    broker.say(Refuse(reason=reason, detail="another process is at work", fatal=True))
     code, log = end_of(process)
-    assert code == 2
-    assert "a newer process is at work" in log
+    assert code == expected
+    assert "another process is at work" in log
 
 
 def test_a_process_whose_stage_crashes_ends_with_1_and_its_story(broker: ScriptedBroker) -> None:
