@@ -61,6 +61,7 @@ def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
     crank.touched.add(client.name)
     stale = _settle_leases(crank, client, hello)
     _update(crank, client, hello)
+    commits.refuse_again(crank, client, hello.next_seq)
     crank.send(client.name, Welcome(
         epoch=client.epoch, next_seq=client.next_seq, config=crank.state.config, run_directory=crank.state.run_directory, stale=stale,
         heartbeat_s=crank.state.settings.heartbeat_s,
@@ -151,7 +152,7 @@ def _register(crank: Crank, hello: Hello) -> Client:
         del client.fenced[:-FENCED_MAX]
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
         _keep_times(client)
-        client.stats, client.welcomed = {}, False
+        client.stats, client.welcomed, client.put_again = {}, False, []
     client.connected, client.suspect, client.gap_at, client.lost = True, False, 0, ""
     return client
 

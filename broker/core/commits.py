@@ -22,6 +22,10 @@ STAND_FOR_PUT = {"turns": Stand.PLAYING, "actions": Stand.PLAYING, "episodes": S
                  "samples": Stand.REFERENCING}  # fmt: skip
 """Where a ticket must stand for a record of it to enter a queue."""
 
+NO_ROOM = "no room for what has no ticket"
+PUT_AGAIN_MAX = 64
+"""Refusals by a full disk that are remembered of one client."""
+
 
 def on_commit(crank: Crank, client: Client, commit: Commit) -> None:
     """Takes or refuses a commit whose number was the next."""
@@ -40,8 +44,17 @@ def refuse_unread(crank: Crank, client: Client, epoch: int, seq: int, detail: st
 
 
 def _refuse(crank: Crank, client: Client, seq: int, reason: str, detail: str) -> None:
+    if reason == "disk_full":
+        client.put_again = [*client.put_again, seq][-PUT_AGAIN_MAX:]
     crank.note("commit_refused", client=client.name, seq=seq, reason=reason, detail=detail)
     crank.send(client.name, Refuse(reason=reason, detail=detail, seq=seq))
+
+
+def refuse_again(crank: Crank, client: Client, next_seq: int) -> None:
+    """Ahead of a welcome, which answers for all numbers below: what a full disk refused, from the oldest that the client still keeps on."""
+    client.put_again = [seq for seq in client.put_again if seq >= next_seq]
+    for seq in client.put_again:
+        crank.send(client.name, Refuse(reason="disk_full", detail=NO_ROOM, seq=seq))
 
 
 def takes_number(crank: Crank, client: Client, epoch: int, seq: int) -> bool:
@@ -92,7 +105,7 @@ def _put_problem(state: State, client: Client, header: Header) -> tuple[str, str
     if not edge.of_ticket and header.ticket is not None:
         return "bad_commit", f"a record of {header.queue!r} belongs to no ticket, yet names {header.ticket}"
     if not edge.of_ticket:
-        return ("disk_full", "no room for what has no ticket") if state.disk_full else None
+        return ("disk_full", NO_ROOM) if state.disk_full else None
     ticket = state.tickets.get(header.ticket or 0)
     if ticket is None or header.group != ticket.group or header.member != ticket.member:
         return "no_ticket", f"ticket {header.ticket} is not in flight"

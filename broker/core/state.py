@@ -72,6 +72,8 @@ class Client(Struct, kw_only=True):
     held: dict[str, int] = field(default_factory=dict)
     """Leases it holds, by queue; equal to a count over `leases` (an invariant)."""
     next_seq: int = 1
+    put_again: list[int] = field(default_factory=list)
+    """Numbers that a full disk refused, of this incarnation: told again at a hello, which may have crossed the refusal."""
     gap_at: int = 0
     """`next_seq` for which a resend was already asked: one burst behind a hole gets one answer a heartbeat."""
     gap_asked_at: float = 0.0

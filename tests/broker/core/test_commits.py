@@ -180,3 +180,17 @@ def test_a_message_of_another_role_is_refused_and_spends_its_number(a_mill: Make
     assert refusal(mill, who) == ("role", mill.seqs[who])
     assert mill.state.trainer.step == 0
     assert mill.state.clients["env-1"].role == Role.ENV
+
+
+def test_a_refusal_by_a_full_disk_that_a_hello_crossed_is_told_again_ahead_of_the_welcome(a_mill: MakeMill) -> None:
+    mill = a_mill(*ALL)
+    mill.feed(DiskFull())
+    mill.commit("trainer", puts=[a_header("versions", newest_version=1, weights="w1")])
+    seq, before = mill.seqs["trainer"], len(mill.inbox["trainer"])
+    mill.hello("trainer", next_seq=seq, resume_step=0)
+    refused, welcome = mill.inbox["trainer"][before : before + 2]
+    assert isinstance(refused, wire.Refuse)
+    assert (refused.reason, refused.seq) == ("disk_full", seq)
+    assert isinstance(welcome, wire.Welcome)
+    mill.hello("trainer", next_seq=seq + 1, resume_step=0)
+    assert len(mill.all("trainer", wire.Refuse)) == 2
