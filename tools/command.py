@@ -47,6 +47,7 @@ def check(file: File, overrides: Overrides = None) -> None:
     """Show what each process will see, and every predicted deadlock or bound; exit code 2 where it cannot run."""
     from broker.keys import directory_for
     from schemas.config import describe, load_config, plan, read_model_facts
+    from tools.up.user_code import check_what_is_named
 
     config = load_config(file, overrides or ())
     directory_for(config.broker.endpoint, config.broker.keys)
@@ -55,6 +56,7 @@ def check(file: File, overrides: Overrides = None) -> None:
     typer.echo("".join(f"\n{finding}" for finding in findings) or "\nnothing to object to")
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(EXIT_BAD_INPUT)
+    check_what_is_named(config)
 
 
 @app.command("warm-start")

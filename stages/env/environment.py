@@ -15,7 +15,9 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pkgutil import resolve_name
+from functools import reduce
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import xxhash
@@ -101,6 +103,10 @@ class LoadedEnvironment:
             self.task(0, "train", 0, options)
         except (TypeError, ValueError) as error:
             raise EnvironmentOptionError(f"stages.env.options: {self.path} refuses its options: {error}") from error
+        except SystemExit as error:
+            raise EnvironmentOptionError(f"{self.path} calls sys.exit({error.code!r}) when it is made or draws a task") from error
+        except Exception as error:  # user code may raise anything
+            raise EnvironmentOptionError(f"{self.path} fails when it is made or draws a task: {_told(error)}") from error
 
 
 _GIVEN = frozenset({"index", "purpose", "seed"})
@@ -137,15 +143,28 @@ def _resolve(path: str) -> object:
     if not module or not name:
         raise EnvironmentNotFound(f"stages.env.environment is {path!r}; write it as module:Class, for example my_module:MyEnv")
     try:
-        return resolve_name(path)
+        return reduce(getattr, name.split("."), _imported(path, module))
     except AttributeError as error:
         raise EnvironmentNotFound(f"{path}: the module {module} has no {name}") from error
+
+
+def _imported(path: str, module: str) -> ModuleType:
+    try:
+        return import_module(module)
     except ModuleNotFoundError as error:
         own = module == error.name or module.startswith(f"{error.name}.")
-        cause = f"no module {error.name!r} on the path" if own else f"its own import of {error.name!r} fails; install that here"
+        there = f"no module {error.name!r} on the path; put the folder that holds it into `path` of [stages.env]"
+        cause = there if own else f"its own import of {error.name!r} fails; install that here"
         raise EnvironmentNotFound(f"{path}: {cause}") from error
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise EnvironmentNotFound(f"{path} cannot be imported: {error}") from error
+    except SystemExit as error:
+        raise EnvironmentNotFound(f"{path} cannot be imported: it calls sys.exit({error.code!r}) when it is imported") from error
+    except Exception as error:  # the module is user code and may raise anything
+        raise EnvironmentNotFound(f"{path} cannot be imported: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    """Type and text of what user code raised, as one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _check_method(path: str, kind: type, method: str) -> None:

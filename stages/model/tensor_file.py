@@ -62,6 +62,18 @@ def file_tensors(file: Path | str) -> tuple[TensorInfo, ...]:
         raise CheckpointError(f"{file} cannot be read: {error}") from error
 
 
+def check_directory(directory: Path | str) -> None:
+    """Reads the headers of a model directory's files, and no tensor. Raises CheckpointError."""
+    for file in sorted(Path(directory).glob("*.safetensors")):
+        try:
+            with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                entries, begin = _entries(mapped, str(file))
+                for name, entry in entries.items():
+                    _checked(name, entry, len(mapped) - begin, str(file))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file} cannot be read: {error}") from error
+
+
 def _hashed(mapped: mmap.mmap, where: str) -> Iterator[TensorInfo]:
     entries, begin = _entries(mapped, where)
     with memoryview(mapped) as view:

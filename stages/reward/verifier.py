@@ -16,7 +16,9 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pkgutil import resolve_name
+from functools import reduce
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal, TypeAlias, cast
 
 import xxhash
@@ -115,12 +117,21 @@ def _resolve(path: str) -> object:
     if not module or not name:
         raise VerifierNotFound(f"stages.reward.verifier is {path!r}; write it as module:function, for example my_module:my_reward")
     try:
-        return resolve_name(path)
+        return reduce(getattr, name.split("."), _imported(path, module))
     except AttributeError as error:
         raise VerifierNotFound(f"{path}: the module {module} has no {name}") from error
+
+
+def _imported(path: str, module: str) -> ModuleType:
+    try:
+        return import_module(module)
     except ModuleNotFoundError as error:
         own = module == error.name or module.startswith(f"{error.name}.")
-        cause = f"no module {error.name!r} on the path" if own else f"its own import of {error.name!r} fails; install that here"
+        there = f"no module {error.name!r} on the path; put the folder that holds it into `path` of [stages.reward]"
+        cause = there if own else f"its own import of {error.name!r} fails; install that here"
         raise VerifierNotFound(f"{path}: {cause}") from error
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise VerifierNotFound(f"{path} cannot be imported: {error}") from error
+    except SystemExit as error:
+        raise VerifierNotFound(f"{path} cannot be imported: it calls sys.exit({error.code!r}) when it is imported") from error
+    except Exception as error:  # the module is user code and may raise anything
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise VerifierNotFound(f"{path} cannot be imported: {told}") from error

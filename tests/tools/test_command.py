@@ -1,6 +1,7 @@
 """The command line as a user meets it: whole processes, exit codes, one clear line."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -8,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from schemas.config import load_config
+from schemas.errors import ConfigError
 from tests.schemas.config.builders import a_file
+from tools.up.user_code import check_what_is_named
 
 HOUSE = Path(__file__).resolve().parents[2]
+(SHIPPED,) = (HOUSE / "compose" / "models").iterdir()
 COMMANDS = ("up", "check", "broker", "env", "rollout", "reward", "reference", "actor-train", "weight-sync", "host")
 
 
@@ -28,6 +33,19 @@ def assert_refused(result: subprocess.CompletedProcess[str], *words: str, runs: 
         assert word in line
     assert result.returncode == 2
     assert not runs.exists()
+
+
+def a_file_that_runs(folder: Path, module: str = "", environment: str = "stages.env.calculator:Calculator") -> Path:
+    """A pipeline over the shipped model; `module` becomes `my_module.py` in a folder of its own that is on `path`."""
+    (folder / "code").mkdir()
+    (folder / "code" / "my_module.py").write_text(module)
+    file = folder / "pipeline.toml"
+    file.write_text(
+        f'[pipeline]\nname = "small"\n[model]\npath = "{SHIPPED}"\n'
+        f'[stages.env]\nenvironment = "{environment}"\npath = ["code"]\n'
+        '[stages.reward]\nverifier = "stages.reward.exact_match:exact_match"\n'
+    )
+    return file
 
 
 def test_help_lists_what_works() -> None:
@@ -87,14 +105,14 @@ def test_a_port_for_metrics_that_is_in_use_starts_nothing(tmp_path: Path) -> Non
 
 def test_a_name_that_is_taken_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
-    result = tidemill("up", str(a_file(tmp_path)), "--name", "mine", cwd=tmp_path)
+    result = tidemill("up", str(a_file_that_runs(tmp_path)), "--name", "mine", cwd=tmp_path)
     assert result.returncode == 2
     assert "another --name" in result.stderr
     assert list((tmp_path / "runs" / "mine").iterdir()) == []
 
 
 def test_check_shows_what_each_process_will_see(tmp_path: Path) -> None:
-    result = tidemill("check", str(a_file(tmp_path)), "--set", "host.slots=2", cwd=tmp_path)
+    result = tidemill("check", str(a_file_that_runs(tmp_path)), "--set", "host.slots=2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "── rollout: 1 process" in result.stdout
 
@@ -103,6 +121,54 @@ def test_check_ends_with_2_where_the_run_could_not_go_on(tmp_path: Path) -> None
     result = tidemill("check", str(a_file(tmp_path)), "--set", "schedule.members=1", cwd=tmp_path)
     assert result.returncode == 2
     assert "error: schedule.members" in result.stdout
+
+
+ENVIRONMENT = """
+class Mine:
+    @staticmethod
+    def task(index, purpose, seed): return {}
+    async def reset(self, task): ...
+    def step(self, text): ...
+"""
+
+
+@pytest.mark.parametrize("command", ["up", "check"])
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("", "the module my_module has no Mine"),
+        ("import sys; sys.exit(3)", "sys.exit(3)"),
+        ("import os; os._exit(0)", "ends with code 0"),
+        ("{}['port']", "KeyError: 'port'"),
+        ("import nowhere_to_be_found", "its own import of 'nowhere_to_be_found' fails"),
+        (ENVIRONMENT, "must be async"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_one_line_and_starts_nothing(command: str, module: str, words: str, tmp_path: Path) -> None:
+    result = tidemill(command, str(a_file_that_runs(tmp_path, module, "my_module:Mine")), cwd=tmp_path)
+    assert_refused(result, "stages.env.environment", words, runs=tmp_path / "runs")
+
+
+def test_an_import_that_blocks_is_given_up(tmp_path: Path) -> None:
+    file = a_file_that_runs(tmp_path, "import threading; threading.Event().wait()", "my_module:Mine")
+    with pytest.raises(ConfigError, match=r"my_module:Mine.*still not loaded"):
+        check_what_is_named(load_config(file), patience_s=0.5)
+
+
+def test_a_verifier_that_is_not_there_is_told_how_to_be_found(tmp_path: Path) -> None:
+    file = a_file_that_runs(tmp_path)
+    result = tidemill("check", str(file), "--set", "stages.reward.verifier=my_module:mine", cwd=tmp_path)
+    assert_refused(result, "stages.reward.verifier", "`path` of [stages.reward]", runs=tmp_path / "runs")
+
+
+def test_a_model_without_a_tokenizer_or_with_damaged_tensors_starts_nothing(tmp_path: Path) -> None:
+    file = a_file_that_runs(tmp_path)
+    model = tmp_path / "model"
+    shutil.copytree(SHIPPED, model)
+    (model / "tokenizer.json").unlink()
+    assert_refused(tidemill("check", str(file), "--set", f"model.path={model}"), "tokenizer.json", runs=tmp_path / "runs")
+    (model / "model.safetensors").write_bytes(b"\xff" * 100)
+    assert_refused(tidemill("up", str(file), "--set", f"model.path={model}"), "cut short", runs=tmp_path / "runs")
 
 
 def test_a_package_of_ours_that_another_one_shadows_is_refused(tmp_path: Path) -> None:

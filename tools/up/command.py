@@ -23,6 +23,7 @@ from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_d
 from tools.up.ending import RunFailure, failure_text, summary_page
 from tools.up.endpoint import broker_endpoint, check_metrics_port
 from tools.up.supervisor import Supervisor, commands
+from tools.up.user_code import check_what_is_named
 from tools.up.view import view_for
 from tools.up.watch import BROKER, Finish, Outcome, Watch
 
@@ -35,7 +36,7 @@ PIPE_WIDTH = 120
 
 def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     """The command's exit code. Raises ConfigError before anything is started."""
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console = Console(emoji=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, emoji=False)
     config = checked_config(file, overrides)
     for finding in findings_of(config):
         console.print(str(finding), markup=False, highlight=False)
@@ -43,6 +44,7 @@ def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     config = config if resume else with_name(config)
     keys = hand_down(config.broker.endpoint, config.broker.keys)
     with broker_endpoint(config.broker.endpoint) as endpoint:
+        check_what_is_named(config)
         directory = run_directory_to_resume(config) if resume else new_run_directory(config)
         with held(directory):
             forget_the_end(directory)
@@ -83,7 +85,7 @@ def _say_the_end(finish: Finish, config: PipelineConfig, directory: Path, superv
     match finish.outcome:
         case Outcome.FAILED:
             text = failure_text(_failure(finish, directory, supervisor), directory)
-            Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+            Console(stderr=True, emoji=False).print(text, markup=False, highlight=False, soft_wrap=True)
         case Outcome.CUT_OFF:
             text = f"cut off before the ledger closed; to go on: the same command with --name {config.run.name} --resume"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
