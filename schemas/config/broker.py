@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from schemas.config.section import AtLeastOne, NotNegative, Seconds, Section
+from schemas.config.section import LARGEST, AtLeastOne, NotNegative, Seconds, Section
 from schemas.edges import EDGES
 
 MIB = 2**20
@@ -131,7 +131,7 @@ class BrokerConfig(Section):
     """Port of the page `/metrics` for Prometheus; 0: none."""
     metrics_address: Annotated[str, AfterValidator(check_address)] = "127.0.0.1"
     """Address that the page listens on. It has no password: a routable one shows the run's figures to the network."""
-    segment_bytes: Annotated[int, Field(ge=64 * 1024)] = 256 * MIB
+    segment_bytes: Annotated[int, Field(ge=64 * 1024, le=LARGEST)] = 256 * MIB
     """Bytes of a journal segment, after which the next is begun."""
     journal_quota_bytes: AtLeastOne = 20 * GIB
     """Bytes of the journal from which on the oldest segments are dropped that neither a restart nor a live record needs; where none

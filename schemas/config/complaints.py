@@ -54,7 +54,7 @@ def _complaint(loc: Loc, found: list[ErrorDetails]) -> str:
     if first["type"] == "extra_forbidden":
         return f"{dotted(loc)}: unknown key; {suggestion(loc)}"
     if first["type"] == "missing":
-        return f"{dotted(loc)} is missing: {description_of(loc)}"
+        return f"{dotted(loc)} is missing: {description_of(tuple(part for part in loc if isinstance(part, str)))}"
     if first["type"] == "not_built":
         return f"{dotted(loc)} = {first['input']!r} {first['msg']}"
     return f"{dotted(loc)} = {shown(first['input'])}: {_expectation(found)}"

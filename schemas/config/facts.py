@@ -38,11 +38,15 @@ def read_model_facts(folder: Path | str) -> ModelFacts:
 def _read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     try:
+        if file.exists() and not file.is_file():
+            raise ConfigError(f"{file}: is no regular file")
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{folder}: no config.json in it, so it is no Hugging Face folder") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deeply") from None
     if not isinstance(config, dict):
         raise ConfigError(f"{file}: expected a JSON object")
     return config

@@ -46,7 +46,9 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> PipelineConf
 def read_toml(file: Path) -> dict[str, Any]:
     """The tables of a TOML file; raises ConfigError where there is none or it is not TOML."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe or a device might never end
+            raise ConfigError(f"{file}: is no regular file; give a pipeline in TOML")
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
     except FileNotFoundError:
         raise ConfigError(f"{file}: no such file; pipelines stand under compose/pipelines/") from None
     except OSError as error:
@@ -55,6 +57,8 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: is not text in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deeply") from None
 
 
 def resolve_folders(config: PipelineConfig, file: Path) -> PipelineConfig:

@@ -28,6 +28,8 @@ def parse_value(text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except RecursionError:
+        raise ConfigError("--set: a value is nested too deeply") from None
     return text if len(parsed) > 1 or isinstance(parsed["value"], DATES) else parsed["value"]
 
 

@@ -29,8 +29,10 @@ def matching(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-AtLeastOne = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+LARGEST = 2**63 - 1
+"""What the messages between processes can hold."""
+AtLeastOne = Annotated[int, Field(ge=1, le=LARGEST)]
+NotNegative = Annotated[int, Field(ge=0, le=LARGEST)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "1 to 64 letters, digits, `_`, `-` or `.`")]
@@ -38,6 +40,18 @@ Device = Annotated[str, matching(r"cpu|cuda(:\d+)?", '"cpu", "cuda" or "cuda:<nu
 ImportPath = Annotated[str, matching(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "module:name, as in my_module:MyClass")]
 # TOML and the welcome's JSON know lists only; inside, a frozen tree holds tuples.
 Folders = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+def _in_64_bits(value: Any) -> Any:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        _in_64_bits(each)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise PydanticCustomError("too_large", "expected whole numbers of at most 64 bits")
+    return value
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_in_64_bits)]
 
 
 def not_built(*names: str, instead: str) -> BeforeValidator:

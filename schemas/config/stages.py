@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.config.section import AtLeastOne, Device, Folders, ImportPath, Seconds, Section, not_built
+from schemas.config.section import AtLeastOne, Device, Folders, ImportPath, Options, Seconds, Section, not_built
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -18,7 +18,7 @@ class EnvConfig(Section):
     """Env processes."""
     environment: ImportPath
     """`module:Class` of the environment, for example "stages.env.calculator:Calculator"."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     """Keyword arguments of the environment and of its task source, which refuse what they do not know."""
     path: Folders = ()
     """Folders with your code, appended to Python's path; relative ones are looked for like `model.path`."""

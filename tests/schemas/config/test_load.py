@@ -1,5 +1,6 @@
 """Reading a pipeline file: what is wrong is said in one clear line for each key, and nothing wrong is let through."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,26 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_shipped_pipelines_hold_only_known_keys(file: Path, tmp_path: Path) -> None:
     config = load_config(file, [f"model.path={a_model(tmp_path / 'model')}"])
     assert config.pipeline.name == file.stem
+
+
+def test_what_is_too_deep_too_large_or_no_file_is_a_plain_complaint(tmp_path: Path) -> None:
+    file = a_file(tmp_path)
+    assert "at most" in complaint(file, f"schedule.steps={2**64}")
+    assert "64 bits" in complaint(file, f"stages.env.options.deep=[{{ seed = {2**64} }}]")
+    deep = tmp_path / "deep.toml"
+    deep.write_text("x = " + "[" * 5000 + "]" * 5000)
+    assert "nested too deeply" in complaint(deep)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "no regular file" in complaint(pipe)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    file = a_file(tmp_path)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert load_config(file).pipeline.name == "small"
+
+
+def test_a_list_that_is_too_short_says_what_it_is_for(tmp_path: Path) -> None:
+    said = complaint(a_file(tmp_path), "algorithm.betas=[0.9]")
+    assert said == "--set: algorithm.betas[1] is missing: Decay of AdamW's running mean and running square."
