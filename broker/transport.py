@@ -12,6 +12,7 @@ import functools
 import os
 import resource
 import socket
+import stat
 from collections.abc import Sequence
 
 import zmq
@@ -222,9 +223,12 @@ def _check_that_nobody_listens(endpoint: str) -> None:
     """ipc only: libzmq takes a socket file away from whoever listens on it, without a word. A dead broker's file refuses the connection."""
     if not endpoint.startswith("ipc://"):
         return
+    path = endpoint.removeprefix("ipc://")
+    if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ConfigError(f"broker.endpoint {endpoint}: that is there already and is no socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            probe.connect(endpoint.removeprefix("ipc://"))
+            probe.connect(path)
         except OSError:
             return
     raise ConfigError(f"broker.endpoint {endpoint}: another process listens there; end it or choose another path")

@@ -88,6 +88,8 @@ def check_metrics_port(address: str, port: int) -> None:
 def _check_path(path: Path) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"broker.endpoint = 'ipc://{path}': no such folder as {path.parent}; make it first")
+    if os.path.lexists(path) and not path.is_socket():
+        raise ConfigError(f"broker.endpoint = 'ipc://{path}': that is there already and is no socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.transport import Transport
 from schemas.errors import ConfigError
 from tools.up.endpoint import broker_endpoint, check_free
 
@@ -45,6 +46,16 @@ def test_a_socket_that_another_process_listens_at_is_refused(tmp_path: Path) -> 
             check_free(f"ipc://{path}")
     assert os.path.exists(path)
     check_free(f"ipc://{path}")  # what a dead process left behind
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="no socket"):
+        check_free(f"ipc://{path}")
+    with pytest.raises(ConfigError, match="no socket"):
+        Transport(f"ipc://{path}", 1 << 20)
+    assert path.read_text() == "mine"
 
 
 def test_a_socket_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
