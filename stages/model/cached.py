@@ -28,6 +28,7 @@ from torch.nn import functional
 from stages.model.checkpoint import fitted_state
 from stages.model.config import DecoderConfig
 from stages.model.decoder import rotary_tables
+from stages.model.device import usable
 from stages.model.fused import LayerWeights, fused, taken_apart
 
 
@@ -93,7 +94,7 @@ class CachedDecoder:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.config, self.dtype, self.device = config, dtype, torch.device(device)
+        self.config, self.dtype, self.device = config, dtype, usable(device)
         with torch.inference_mode():
             cos, sin = rotary_tables(config, torch.arange(max_positions, device=self.device), dtype)
             half = config.head_dim // 2

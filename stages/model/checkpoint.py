@@ -20,6 +20,7 @@ from torch import Tensor
 
 from stages.model.config import DecoderConfig, read_config
 from stages.model.decoder import Decoder
+from stages.model.device import usable
 from stages.model.errors import CheckpointError, TensorMismatchError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -38,8 +39,9 @@ TOKENIZER_FILES = (
 def load_decoder(path: Path | str, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Decoder:
     """Reads a model directory into a Decoder; `dtype` None keeps the file's.
 
-    Raises UnsupportedModelError, CheckpointError.
+    Raises UnsupportedModelError, CheckpointError; ConfigError for a device that is not there.
     """
+    device = usable(device)
     config = read_config(path)
     state = fitted_state(read_state(path), config, str(path))
     with torch.device("meta"):

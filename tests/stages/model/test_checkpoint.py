@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from schemas.errors import ConfigError
 from stages.model.checkpoint import (
     load_decoder,
     overall_digest,
@@ -15,6 +16,7 @@ from stages.model.checkpoint import (
     save_state,
     tensor_digests,
 )
+from stages.model.device import usable
 from stages.model.errors import CheckpointError, TensorMismatchError
 from tests.stages.model.builders import a_decoder, a_padded_batch, a_transformers_model, transformers_reads
 
@@ -141,3 +143,8 @@ def test_the_overall_digest_does_not_depend_on_order() -> None:
     first, second = {"a": "1" * 16, "b": "2" * 16}, {"b": "2" * 16, "a": "1" * 16}
     assert overall_digest(first) == overall_digest(second)
     assert overall_digest(first) != overall_digest(first | {"b": "3" * 16})
+
+
+def test_a_device_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="cuda:99"):
+        usable("cuda:99")
