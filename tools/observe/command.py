@@ -27,7 +27,7 @@ BAD = 1
 def run_top(text: str, *, once: bool, as_json: bool) -> int:
     """Shows the run until it is gone or Ctrl-C; `once`: a single time."""
     target = find(text)
-    console = Console()
+    console = Console(emoji=False, markup=False)
     if once or as_json or not console.is_terminal:
         return _top_lines(target, once=once, as_json=as_json)
     with Asking(_endpoint(target), "top", target.keys()) as asking, Live(console=console, auto_refresh=False, screen=True) as live:

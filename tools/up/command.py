@@ -36,7 +36,7 @@ PIPE_WIDTH = 120
 
 def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     """The command's exit code. Raises ConfigError before anything is started."""
-    console = Console(emoji=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, emoji=False)
+    console = Console(emoji=False, markup=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, emoji=False, markup=False)
     config = checked_config(file, overrides)
     for finding in findings_of(config):
         console.print(str(finding), markup=False, highlight=False)
@@ -85,7 +85,7 @@ def _say_the_end(finish: Finish, config: PipelineConfig, directory: Path, superv
     match finish.outcome:
         case Outcome.FAILED:
             text = failure_text(_failure(finish, directory, supervisor), directory)
-            Console(stderr=True, emoji=False).print(text, markup=False, highlight=False, soft_wrap=True)
+            Console(stderr=True, emoji=False, markup=False).print(text, markup=False, highlight=False, soft_wrap=True)
         case Outcome.CUT_OFF:
             text = f"cut off before the ledger closed; to go on: the same command with --name {config.run.name} --resume"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
