@@ -46,6 +46,8 @@ class AlgorithmConfig(Section):
 
     learning_rate: Annotated[float, Field(gt=0)] = 5e-4
     """Step size of AdamW after warm-up."""
+    learning_rate_end: Fraction = 1.0
+    """Share of the learning rate that is left at the run's last step; it falls linearly from the first. 1: constant."""
     betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.95)
     """Decay of AdamW's running mean and running square."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

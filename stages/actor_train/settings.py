@@ -21,6 +21,9 @@ class TrainSettings:
     device: str
     micro_batch_tokens: int
     learning_rate: float
+    learning_rate_end: float
+    """Share of it that is left at step `steps`."""
+    steps: int
     betas: tuple[float, float]
     weight_decay: float
     warmup_steps: int
@@ -33,8 +36,10 @@ class TrainSettings:
     """xxh3-64 hex of all of the above: says whether a checkpoint was written under other settings."""
 
     def learning_rate_at(self, step: int) -> float:
-        """Of optimizer step `step`, counted from 1: linear from 0 over `warmup_steps`, constant after."""
-        return self.learning_rate * min(1.0, step / self.warmup_steps if self.warmup_steps else 1.0)
+        """Of optimizer step `step`, counted from 1: up linearly over `warmup_steps`, down linearly to its end's share at the last step."""
+        warm = min(1.0, step / self.warmup_steps if self.warmup_steps else 1.0)
+        done = min(1.0, (step - 1) / max(1, self.steps - 1))
+        return self.learning_rate * warm * (1.0 - (1.0 - self.learning_rate_end) * done)
 
 
 def train_settings(config: dict[str, Any]) -> TrainSettings:
@@ -47,6 +52,8 @@ def train_settings(config: dict[str, Any]) -> TrainSettings:
         device=stage.device,
         micro_batch_tokens=stage.micro_batch_tokens,
         learning_rate=algorithm.learning_rate,
+        learning_rate_end=algorithm.learning_rate_end,
+        steps=pipeline.schedule.steps,
         betas=algorithm.betas,
         weight_decay=algorithm.weight_decay,
         warmup_steps=algorithm.warmup_steps,

@@ -22,6 +22,7 @@ from schemas.messages import (
 )
 from schemas.records import Sample, Version, VersionSpan
 from stages.actor_train.checkpoint import checkpoint_path
+from stages.actor_train.settings import train_settings
 from stages.actor_train.stage import ActorTrain
 from stages.model.checkpoint import read_state
 from stages.model.decoder import Decoder
@@ -502,3 +503,9 @@ def test_nothing_that_a_trainer_says_acknowledges_a_lease(tmp_path: Path) -> Non
     bench = Bench(tmp_path)
     bench.commit(steps(1)[0])
     assert all(isinstance(each, CommitSeen) and not each.acks for each in bench.link.commits)
+
+
+def test_the_learning_rate_falls_to_its_share_at_the_last_step(tmp_path: Path) -> None:
+    model = a_starting_model(tmp_path / "model")
+    settings = train_settings(a_config(model, schedule={"steps": 5}, algorithm={"learning_rate": 1e-3, "learning_rate_end": 0.2}))
+    assert [settings.learning_rate_at(step) for step in (1, 3, 5)] == pytest.approx([1e-3, 6e-4, 2e-4])
