@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +113,10 @@ def test_a_wrong_parse_is_shown_with_both_rewards(hunt: Path) -> None:
 def test_another_learning_rate_gives_other_weights_and_says_by_how_much(hunt: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert played(hunt, "actor-train", only="step:2", overrides=("algorithm.learning_rate=1e-3",)) == 1
     said = capsys.readouterr().out
-    assert "metrics.optim/learning_rate: recorded 0.0" in said
+    # Step 2 of 3, where the rate falls to a tenth: 0.55 of 4e-4, and of 1e-3.
+    rates = re.search(r"metrics.optim/learning_rate: recorded (\S+), now ([0-9.e-]+)", said)
+    assert rates is not None, said
+    assert [float(rate) for rate in rates.groups()] == pytest.approx([2.2e-4, 5.5e-4])
     assert "version 0-2:" in said
     assert "by at most" in said
 
