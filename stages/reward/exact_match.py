@@ -1,4 +1,4 @@
-"""The verifier of tasks that have one right answer: `calculator` and `guess` use it."""
+"""The verifier of tasks that have one right answer: `calculator` uses it."""
 
 from __future__ import annotations
 

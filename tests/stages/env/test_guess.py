@@ -19,8 +19,8 @@ def played(hidden: int, lines: list[str], **options: int) -> list[Observation | 
 
 
 def test_halving_the_range_finds_the_number() -> None:
-    said = played(40, ["32\n", "48\n", "40\n"])
-    assert said[:3] == [Observation("1-64?\n"), Observation("+\n"), Observation("-\n")]
+    said = played(40, ["A32\n", "48\n", "A40\n"])
+    assert said[:3] == [Observation("64?\n"), Observation("+\n"), Observation("-\n")]
     assert said[3] == Done(outcome={"answer": "40", "guesses": 3})
 
 
@@ -33,11 +33,12 @@ def test_no_text_makes_it_raise(text: str) -> None:
     assert isinstance(played(7, [text])[1], Observation | Done)
 
 
-def test_train_and_eval_hide_different_numbers() -> None:
+def test_train_and_eval_share_no_task_and_what_eval_hides_train_has_hidden_too() -> None:
     loaded = load_environment("stages.env.guess:Guess")
-    hidden = {
-        purpose: {loaded.task(index, purpose, seed, {})["answer"] for index in range(300) for seed in (0, 1)}
+    train, held_out = (
+        {(task["highest"], task["answer"]) for index in range(2000) for task in [loaded.task(index, purpose, 0, {})]}
         for purpose in ("train", "eval")
-    }
-    assert all(hidden.values())
-    assert not hidden["train"] & hidden["eval"]
+    )
+    assert not train & held_out
+    assert len(held_out) > 10
+    assert {number for _, number in held_out} <= {number for _, number in train}
