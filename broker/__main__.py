@@ -7,6 +7,7 @@ bad input.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -75,6 +76,7 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
     tune()
     (run_directory / "broker.pid").write_text(f"{os.getpid()}\n")
     (run_directory / "endpoint").write_text(transport.endpoint)
+    _keep_config(run_directory, config)
     signal.signal(signal.SIGTERM, lambda *_: driver.stop("signal"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     failed = driver.run()
@@ -84,6 +86,12 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
     if page is not None:
         page.close()
     return 0 if failed is None else 1
+
+
+def _keep_config(run_directory: Path, config: dict[str, Any]) -> None:
+    """A run directory is complete; by this file a host knows, too, that the directory is on its machine."""
+    with contextlib.suppress(FileExistsError), (run_directory / "config.json").open("x", encoding="utf-8") as file:
+        json.dump(config, file, indent=2)
 
 
 def _metrics_page(driver: Driver, journal: Journal, broker: dict[str, Any]) -> MetricsPage | None:

@@ -32,6 +32,13 @@ class Numbered(Message, frozen=True, kw_only=True, omit_defaults=True):
     """1, 2, 3 ... within an incarnation; filled in by the client library."""
 
 
+class Source(Struct, frozen=True, array_like=True, gc=False):
+    """A server of the blob channel: where it listens, and its public key (Z85; empty where keys are not asked for)."""
+
+    endpoint: str
+    public: str = ""
+
+
 # --- client to broker -------------------------------------------------------------------------------------------------------
 
 
@@ -75,6 +82,16 @@ class Hello(Message, tag="hello", frozen=True, kw_only=True):
     pid: int = 0
     deliveries: int = 1
     """How many deliveries may come in one message (`Deliveries`)."""
+    public: str = ""
+    """The public key it came in by, for the blob channel between clients; empty where keys are not asked for."""
+    blobs: str = ""
+    """Where it serves blobs, as others reach it; empty: nowhere."""
+    directory: str = ""
+    """host: its own working directory, where it does not share the broker's run directory; empty: it does."""
+    place: str = ""
+    """Id of the machine that it runs on, by which two hosts of one name are told apart."""
+    roles: tuple[str, ...] = ()
+    """host: what it may run; empty: every role."""
 
 
 class Bye(Message, tag="bye", frozen=True, kw_only=True):
@@ -140,6 +157,8 @@ class Receipt(Numbered, tag="receipt", frozen=True, kw_only=True):
     number: int
     digest: str
     seconds: float = 0.0
+    metrics: dict[str, float] = {}
+    """Of what came over the network for it: `bytes`, `fetch_seconds`, `full_bytes`; empty where the files were here."""
 
 
 class InstallFailed(Numbered, tag="install_failed", frozen=True, kw_only=True):
@@ -223,6 +242,8 @@ class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
     stale: tuple[int, ...] = ()
     """Leases of `holds` that are gone: stop that work."""
     heartbeat_s: float = 1.0
+    sources: tuple[Source, ...] = ()
+    """Where blobs can be had, in the order to try them."""
 
 
 class Refuse(Message, tag="refuse", frozen=True, kw_only=True):
@@ -313,6 +334,8 @@ class InstallOrder(Message, tag="install", frozen=True, kw_only=True):
     """One `Install` record, its frames follow; answered by `Receipt` or `InstallFailed`."""
 
     header: Header
+    sources: tuple[Source, ...] = ()
+    """Where its files can be had if not here, in the order to try them."""
 
 
 class Grant(Message, tag="grant", frozen=True, kw_only=True):
@@ -342,6 +365,14 @@ class StopProcess(Message, tag="stop_process", frozen=True, kw_only=True):
 
     name: str = ""
     grace_s: float = 3.0
+
+
+class Peers(Message, tag="peers", frozen=True, kw_only=True):
+    """To whoever serves blobs, and to weight-sync: who may fetch, and who serves. Said anew when it changes."""
+
+    keys: tuple[str, ...] = ()
+    """Public keys of the clients of this run."""
+    sources: tuple[Source, ...] = ()
 
 
 class Drain(Message, tag="drain", frozen=True, kw_only=True):
@@ -375,7 +406,7 @@ class DeadRetried(Message, tag="dead_retried", frozen=True, kw_only=True):
 BrokerMessage = (
     Welcome | Refuse | Committed | ResendFrom | Deliver | Deliveries | CloseSession | Abort | Plan | StepCommitted
     | PlanVoided | InstallOrder | Grant | Fence | StartProcess | StopProcess | Drain | Status | DeadLetters
-    | DeadRetried
+    | DeadRetried | Peers
 )  # fmt: skip
 """All that the broker may say."""
 

@@ -6,7 +6,7 @@ the older. A client that the broker does not know, lost, or has not heard since 
 
 from __future__ import annotations
 
-from broker.core import commits, fleet, grants, leases, plans, versions
+from broker.core import commits, fleet, grants, leases, neighbours, peers, plans, versions
 from broker.core.actions import Reply
 from broker.core.crank import Crank
 from broker.core.state import Client, Phase, State
@@ -50,21 +50,23 @@ def heard(crank: Crank, client: Client) -> None:
 
 def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
     """Registers a client, or takes it back after a restart of either side. `key`: the one it came in by."""
-    refusal = _refusal(crank.state, sender, hello) or _of_another_key(crank.state, hello, key) or _of_another_host(crank, hello)
+    refusal = _refusal(crank.state, sender, hello) or _of_another_key(crank.state, hello, key)
+    refusal = refusal or neighbours.refusal(crank, hello, another=is_another)
     if refusal is not None:
         crank.out.append(Reply(refusal))
         return
     known = crank.state.clients.get(hello.name)
-    fresh = known is None or _is_another(known, hello) or not known.welcomed
+    fresh = known is None or is_another(known, hello) or not known.welcomed
     client = _register(crank, hello)
     client.key = key
     crank.touched.add(client.name)
     stale = _settle_leases(crank, client, hello)
     _update(crank, client, hello)
+    peers.on_hello(crank, client, hello)
     commits.refuse_again(crank, client, hello.next_seq)
     crank.send(client.name, Welcome(
         epoch=client.epoch, next_seq=client.next_seq, config=crank.state.config, run_directory=crank.state.run_directory, stale=stale,
-        heartbeat_s=crank.state.settings.heartbeat_s,
+        heartbeat_s=crank.state.settings.heartbeat_s, sources=peers.sources(crank.state, client),
     ))  # fmt: skip
     if hello.ready:
         _on_ready(crank, client, hello, fresh=fresh)
@@ -110,26 +112,16 @@ def _of_another_key(state: State, hello: Hello, key: str) -> Refuse | None:
     return Refuse(reason="forbidden", detail=f"{hello.name!r} came in by another key; choose another name", fatal=True)
 
 
-def _of_another_host(crank: Crank, hello: Hello) -> Refuse | None:
-    """Whom one of our hosts runs, and who was heard of just now, gives its name to that host's next start of it and to nobody else."""
-    known, process = crank.state.clients.get(hello.name), crank.state.processes.get(hello.name)
-    if known is None or process is None or not process.host or hello.host == process.host or known.host != process.host:
-        return None
-    lives = known.connected and known.ready and crank.now - known.last_seen < crank.state.settings.suspect_s
-    if not lives or not _is_another(known, hello):
-        return None
-    return Refuse(reason="name", detail=f"{hello.name!r} is at work on host {process.host!r}; choose another name", fatal=True)
-
-
 def on_revoked(crank: Crank, key: str) -> None:
     """Everybody who came in by this key is told, and gone."""
     for client in list(crank.state.clients.values()):
         if client.key == key and client.connected:
             crank.send(client.name, Refuse(reason="forbidden", detail=f"the key {key!r} was revoked", fatal=True))
             fleet.lose_client(crank, client, f"its key {key} was revoked")
+            peers.on_revoked(crank, client)
 
 
-def _is_another(known: Client, hello: Hello) -> bool:
+def is_another(known: Client, hello: Hello) -> bool:
     """Whether this hello is from another process than the one we know by that name; two may have the same incarnation by mistake."""
     twin = known.pid and hello.pid and known.pid != hello.pid
     return known.incarnation != hello.incarnation or bool(twin)
@@ -146,13 +138,13 @@ def _register(crank: Crank, hello: Hello) -> Client:
     if client is None:
         client = Client(name=hello.name, role=hello.role, incarnation=hello.incarnation, epoch=1, since=crank.now)
         state.clients[hello.name] = client
-    elif _is_another(client, hello):
+    elif is_another(client, hello):
         fleet.lose_client(crank, client, "replaced")
         client.fenced.append(client.incarnation if client.incarnation != hello.incarnation else _twin(client.incarnation, client.pid))
         del client.fenced[:-FENCED_MAX]
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
         _keep_times(client)
-        client.stats, client.welcomed, client.put_again = {}, False, []
+        client.stats, client.welcomed, client.put_again, client.unfit = {}, False, [], {}
     client.connected, client.suspect, client.gap_at, client.lost = True, False, 0, ""
     return client
 
@@ -179,7 +171,8 @@ def _update(crank: Crank, client: Client, hello: Hello) -> None:
     if client.ready != hello.ready:
         client.since = crank.now
     client.ready, client.windows = hello.ready, dict(hello.windows)
-    client.host, client.pid = hello.host, hello.pid
+    client.host, client.pid, client.user_code = hello.host, hello.pid, dict(hello.user_code)
+    client.directory, client.place, client.runs = hello.directory, hello.place, hello.roles
     client.slots = hello.slots or (process.slots if process is not None and hello.host else ())
     client.installed, client.offered = hello.installed, None
     client.draining = False
@@ -226,7 +219,8 @@ def on_heartbeat(crank: Crank, client: Client, beat: Heartbeat) -> None:
 
 def on_bye(crank: Crank, client: Client, bye: Bye) -> None:
     """A client ends on its own."""
-    fleet.lose_client(crank, client, f"bye {bye.reason}".strip())
+    fleet.lose_client(crank, client, f"{fleet.BYE} {bye.reason}".strip())
+    fleet.settle(crank)
 
 
 START_SECONDS = 600.0
@@ -262,7 +256,7 @@ def _never_ready(crank: Crank, client: Client) -> None:
     crank.fail_run(
         client.name,
         f"did not become ready within {_start_seconds(client.role):.0f} s of its start",
-        f"{what}: look into logs/{client.name}.log in the run directory, mend the cause and start again",
+        f"{what}: look into {fleet.log_of(crank.state.clients.get(client.host), client.name)}, mend the cause and start again",
     )
 
 

@@ -1,4 +1,5 @@
 """Slot grants: how roles that share a slot take turns. Several slots are granted as one gang, first asked first served.
+A slot is a host's: two hosts' `cpu:0` are two.
 
 A grant ends by release, by its holder's end, or by its deadline (a fence). Without a host a client has no slots, and is
 granted none at once.
@@ -17,7 +18,7 @@ def on_asked(crank: Crank, client: Client, asked: GrantAsked) -> None:
     state = crank.state
     mine = next((grant for grant in state.grants.values() if grant.client == client.name), None)
     if mine is None:
-        mine = GrantState(id=state.next_grant, client=client.name, slots=asked.slots or client.slots, asked_at=crank.now)
+        mine = GrantState(id=state.next_grant, client=client.name, slots=asked.slots or client.slots, asked_at=crank.now, host=client.host)
         state.next_grant += 1
         state.grants[mine.id] = mine
     elif mine.granted_at is not None:
@@ -52,14 +53,18 @@ def remind(crank: Crank, client: Client, held: tuple[int, ...]) -> None:
 
 def serve(crank: Crank) -> None:
     """Grants, in the order of asking, all whose slots are free."""
-    taken = {slot for grant in crank.state.grants.values() if grant.granted_at is not None for slot in grant.slots}
+    taken = {slot for grant in crank.state.grants.values() if grant.granted_at is not None for slot in _slots(grant)}
     for grant in crank.state.grants.values():
         if grant.granted_at is not None:
             continue
-        if taken.isdisjoint(grant.slots):
+        if taken.isdisjoint(_slots(grant)):
             grant.granted_at = crank.now
             _send(crank, grant)
-        taken.update(grant.slots)
+        taken.update(_slots(grant))
+
+
+def _slots(grant: GrantState) -> list[tuple[str, str]]:
+    return [(grant.host, slot) for slot in grant.slots]
 
 
 def _send(crank: Crank, grant: GrantState) -> None:
@@ -79,11 +84,11 @@ def expire(crank: Crank) -> None:
 
 def violations(state: State) -> list[str]:
     """Two holders of one slot."""
-    holders: dict[str, str] = {}
+    holders: dict[tuple[str, str], str] = {}
     wrong = []
     for grant in state.grants.values():
-        for slot in grant.slots if grant.granted_at is not None else ():
+        for slot in _slots(grant) if grant.granted_at is not None else ():
             if slot in holders:
-                wrong.append(f"slot {slot} is granted to {holders[slot]} and {grant.client}")
+                wrong.append(f"slot {slot[1]} of host {slot[0]!r} is granted to {holders[slot]} and {grant.client}")
             holders[slot] = grant.client
     return wrong

@@ -52,6 +52,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     stall_notice_s: float
     lease_s: dict[str, float]
     """Hard deadlines by queue."""
+    wait_for: int = 1
+    """Hosts before the first process is given to one."""
+    head_roles: tuple[str, ...] = ()
+    """Roles for hosts that share the run directory."""
+    return_s: float = 60.0
+    """How long a role that may run nowhere waits for its host."""
+    rollouts_max: int = 0
+    """Replicas at most, where slots are free."""
 
 
 def settings_from_config(config: dict[str, Any]) -> Settings:
@@ -69,6 +77,7 @@ def settings_from_config(config: dict[str, Any]) -> Settings:
         heartbeat_s=broker["heartbeat_s"], suspect_s=broker["suspect_s"], dead_s=broker["dead_s"], grace_s=broker["grace_s"],
         max_deliveries=broker["max_deliveries"], member_retries=broker["member_retries"], budget_bytes=broker["budget_bytes"],
         drain_s=run["drain_s"], stall_notice_s=broker["stall_notice_s"], lease_s=_lease_seconds(config),
+        rollouts_max=stages["rollout"].get("replicas_max", 0), **_of_hosts(config.get("host", {})),
     )  # fmt: skip
 
 
@@ -77,6 +86,11 @@ def _replicas(stages: dict[str, Any], *, reference_pass: bool) -> dict[str, int]
         "env": stages["env"]["replicas"], "rollout": stages["rollout"]["replicas"], "reward": stages["reward"]["replicas"],
         "reference": stages["reference"]["replicas"] if reference_pass else 0, "actor-train": 1, "weight-sync": 1,
     }  # fmt: skip
+
+
+def _of_hosts(host: dict[str, Any]) -> dict[str, Any]:
+    """A run that was recorded before there were several hosts has none of these keys."""
+    return {"wait_for": host.get("wait_for", 1), "head_roles": tuple(host.get("head_roles", ())), "return_s": host.get("return_s", 60.0)}
 
 
 def _lease_seconds(config: dict[str, Any]) -> dict[str, float]:

@@ -90,6 +90,22 @@ class Client(Struct, kw_only=True):
     stats: dict[str, float] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
     """Seconds that earlier incarnations reported, by the gauge's name."""
+    directory: str = ""
+    """A host's own working directory; empty where it shares the run directory."""
+    place: str = ""
+    """Id of the machine it runs on."""
+    runs: tuple[str, ...] = ()
+    """Roles that a host may run; empty: all."""
+    unfit: dict[str, str] = field(default_factory=dict)
+    """Roles that this incarnation of a host could not run, and why."""
+    user_code: dict[str, str] = field(default_factory=dict)
+    """Fingerprints of the user modules it imported."""
+    public: str = ""
+    """The public key it came in by, as it says; empty where keys are not asked for."""
+    blobs: str = ""
+    """Where it serves blobs."""
+    fetched: float = 0.0
+    """Bytes that it had fetched when its receipt was last waited for."""
 
 
 class Queued(Struct, kw_only=True, gc=False):
@@ -267,6 +283,12 @@ class GrantState(Struct, kw_only=True):
     slots: tuple[str, ...]
     asked_at: float
     granted_at: float | None = None
+    host: str = ""
+    """Whose slots they are: two hosts' `cpu:0` are two."""
+
+    def overlaps(self, other: GrantState) -> bool:
+        """Whether both want one slot."""
+        return self.host == other.host and not set(self.slots).isdisjoint(other.slots)
 
 
 class Process(Struct, kw_only=True):
@@ -357,3 +379,7 @@ class State(Struct, kw_only=True, dict=True):
     closing_deadline: float | None = None
     failure: Failed | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    peer_keys: dict[str, None] = field(default_factory=dict)
+    """Public keys that may fetch blobs from clients, as last told."""
+    install_metrics: dict[str, float] = field(default_factory=dict)
+    """Of the receipts since the last step's metrics were written."""

@@ -147,7 +147,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     wire.GrantAsked: grants.on_asked,
     wire.GrantReleased: grants.on_released,
     wire.Drained: _drained,
-    wire.ProcessExited: lambda crank, client, message: fleet.on_exit(crank, message),
+    wire.ProcessExited: fleet.on_exit,
 }
 
 
@@ -155,6 +155,8 @@ def _tick(crank: Crank, late_s: float) -> None:
     pauses.forgive(crank, late_s)
     clients.give_up_lost(crank)
     clients.watch(crank)
+    fleet.settle(crank)
+    fleet.give_up(crank)
     leases.expire(crank)
     grants.expire(crank)
     versions.expire(crank)

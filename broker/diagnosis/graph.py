@@ -75,7 +75,7 @@ def _slots(state: State, now: float) -> Iterator[Wait]:
         if grant.granted_at is not None:
             continue
         for holder in state.grants.values():
-            if holder.granted_at is not None and not set(holder.slots).isdisjoint(grant.slots):
+            if holder.granted_at is not None and holder.overlaps(grant):
                 yield Wait(who=grant.client, whom=holder.client, what=f"slot {', '.join(grant.slots)}", since_s=now - grant.asked_at)
 
 

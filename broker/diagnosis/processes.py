@@ -221,7 +221,7 @@ def slots_held(scene: Scene) -> Iterator[Seen]:
             continue
         since_s = scene.now - grant.granted_at
         waiters = [
-            other.client for other in state.grants.values() if other.granted_at is None and not set(other.slots).isdisjoint(grant.slots)
+            other.client for other in state.grants.values() if other.granted_at is None and other.overlaps(grant)
         ]
         slots = ", ".join(grant.slots) or "its slots"
         wait = f"; {', '.join(waiters)} waits for it" if waiters else ""

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from schemas.config.section import AtLeastOne, Name, NotNegative, Seconds, Section, matching
+
+StageRole = Literal["env", "rollout", "reward", "reference", "actor-train", "weight-sync"]
+
+
+def _with_the_trainer(roles: tuple[StageRole, ...]) -> tuple[StageRole, ...]:
+    if "actor-train" not in roles:
+        raise PydanticCustomError("head_roles", 'expected a list with "actor-train": it writes checkpoints into the run directory')
+    return roles
+
+
+# TOML and the welcome's JSON know lists only; inside, a frozen tree holds tuples.
+HeadRoles = Annotated[tuple[StageRole, ...], Field(strict=False), AfterValidator(_with_the_trainer)]
 
 
 class RunConfig(Section):
@@ -50,3 +63,10 @@ class HostConfig(Section):
     """Seconds before the first restart of a process; doubled at each further one."""
     backoff_max_s: Seconds = 10.0
     """Seconds before a restart at most."""
+    wait_for: AtLeastOne = 1
+    """Hosts that have to be there before the run's processes are spread over them; later ones get what still waits for a host."""
+    head_roles: HeadRoles = ("actor-train", "weight-sync")
+    """Roles that run only where the broker's run directory is, because they write into it or are to stay near it; "actor-train"
+    always does."""
+    return_s: Seconds = 60.0
+    """Seconds for which a role that has lost its last host, and may run on no other, waits for that host before the run fails."""

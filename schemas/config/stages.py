@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.config.section import AtLeastOne, Device, Folders, ImportPath, Options, Seconds, Section, not_built
+from schemas.config.section import AtLeastOne, Device, Folders, ImportPath, NotNegative, Options, Seconds, Section, not_built
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -38,7 +38,9 @@ class RolloutConfig(Section):
     """`[stages.rollout]`: answers turns with the current policy; one engine a replica."""
 
     replicas: AtLeastOne = 1
-    """Rollout processes; each takes one slot."""
+    """Rollout processes; each takes one slot, and waits where none is free."""
+    replicas_max: NotNegative = 0
+    """Rollout processes at most, where hosts offer more slots than are needed: each free slot gets one more; 0: only `replicas`."""
     engine: Annotated[Literal["torch"], not_built("sglang", instead="use 'torch'")] = "torch"
     """`torch`: the embedded engine with continuous batching."""
     max_running: AtLeastOne = 128

@@ -1,22 +1,61 @@
-"""Runs a host agent: `python -m stages.host --broker ENDPOINT --name NAME`."""
+"""Runs a host agent: `tidemill host --broker ENDPOINT [--slots cpu:0-1] [--name NAME]`."""
 
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import socket
+import sys
+from pathlib import Path
+from typing import get_args
 
+from schemas.config.run import StageRole
+from schemas.edges import Role
+from schemas.errors import ConfigError
+from stages.host.core import EXIT_BAD_INPUT
+from stages.host.machine import cores, gpus
+from stages.host.options import HostOptions
+from stages.host.slots import slots_named
 from stages.host.stage import Host, stage_command
-from stages.service.main import run
+from stages.service.main import argument_parser, run
 
 
 def main() -> None:
-    """Never returns. The service loop reads the same arguments, and says what is wrong with them."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--broker", default="")
-    parser.add_argument("--name", default=f"{Host.role}-{socket.gethostname()}-{os.getpid()}")
-    arguments, _ = parser.parse_known_args()
-    run(Host(stage_command(arguments.broker, arguments.name)))
+    """Never returns."""
+    arguments = _parser().parse_args()
+    try:
+        options = _options(arguments)
+    except ConfigError as error:
+        print(f"tidemill host: {error}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    run(Host(stage_command(arguments.broker, arguments.name), options), arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argument_parser(Role.HOST)
+    parser.prog, parser.description = "tidemill host", "The host agent of one machine: starts, pins and restarts stages there."
+    parser.set_defaults(name=own_name())
+    parser.add_argument("--slots", default="", help='what this machine offers: cpu:0-1, gpu:0-7, "auto"; default: host.slots of the run')
+    parser.add_argument("--directory", default="", help="working directory, for logs and weights; default: the run directory where it is "
+                        "on this machine, else ~/.cache/tidemill/hosts/NAME")  # fmt: skip
+    parser.add_argument("--roles", default="", help="roles that may run here, with commas; default: every role")
+    return parser
+
+
+def own_name() -> str:
+    """The machine's, as far as it is a name."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()).lstrip("_.-")[:64] or "host"
+
+
+def _options(arguments: argparse.Namespace) -> HostOptions:
+    roles = tuple(role.strip() for role in arguments.roles.split(",") if role.strip())
+    unknown = [role for role in roles if role not in get_args(StageRole)]
+    if unknown:
+        raise ConfigError(f"--roles {arguments.roles}: no such role as {unknown[0]!r}; there are {', '.join(get_args(StageRole))}")
+    if arguments.slots:
+        slots_named(arguments.slots, cores(), gpus())
+    directory = Path(arguments.directory) if arguments.directory else None
+    return HostOptions(name=arguments.name, slots=arguments.slots, directory=directory, roles=tuple(Role(role) for role in roles))
 
 
 if __name__ == "__main__":

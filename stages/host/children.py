@@ -13,7 +13,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ KILL_PATIENCE_S = 2.0
 """A killed process is gone in milliseconds, unless it hangs inside the kernel: nobody waits for that."""
 EXIT_NOT_STARTED = 127
 """Reported for a command that the system could not start, as a shell does."""
+
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass
@@ -53,8 +55,8 @@ class Children:
         """Readable while an ended process waits to be reaped."""
         return self._ends.fileno()
 
-    def start(self, name: str, command: Sequence[str], cores: Sequence[int] = ()) -> int:
-        """The new process's pid.
+    def start(self, name: str, command: Sequence[str], cores: Sequence[int] = (), environment: Mapping[str, str] = NOTHING) -> int:
+        """The new process's pid. `environment`: variables beside those of this process.
 
         Pinned to `cores`; none: wherever this process may run. Raises OSError where it cannot be started.
         """
@@ -66,7 +68,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=child_environment(),
+                env={**child_environment(), **environment},
                 start_new_session=True,
             )
         pidfd = os.pidfd_open(process.pid)  # still valid for one that has ended: nobody but us can reap it

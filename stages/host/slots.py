@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from schemas.errors import ConfigError
+
 CPU = "cpu:"
+GPU = "gpu:"
+SLOTS_MAX = 4096
+"""More than any machine has of either, and a bound for a mistyped range."""
+RANGE = re.compile(r"(cpu|gpu):(\d{1,5})(?:-(\d{1,5}))?")
 
 
 def offered_slots(wanted: Literal["auto"] | int, cores: Sequence[int]) -> tuple[str, ...]:
@@ -18,7 +25,32 @@ def offered_slots(wanted: Literal["auto"] | int, cores: Sequence[int]) -> tuple[
     return tuple(f"{CPU}{number}" for number in (*cores[:count], *beyond))
 
 
+def slots_named(text: str, cores: Sequence[int], gpus: Sequence[int] = ()) -> tuple[str, ...]:
+    """`cpu:0-1`, `gpu:0-7`, `cpu:0,cpu:3`, or "auto": each GPU, where there is none each core. Raises ConfigError."""
+    if text == "auto":
+        return tuple(f"{GPU}{number}" for number in gpus) or offered_slots("auto", cores)
+    found: dict[str, None] = {}
+    for part in text.split(","):
+        found.update(dict.fromkeys(_slots_of(part.strip(), text)))
+    return tuple(found)
+
+
+def _slots_of(part: str, text: str) -> list[str]:
+    match = RANGE.fullmatch(part)
+    if match is None:
+        raise ConfigError(f'--slots {text}: {part!r} is no slot; write "auto", cpu:0-1, gpu:0-7, or several with commas')
+    kind, first, last = match[1], int(match[2]), int(match[3] or match[2])
+    if not first <= last < first + SLOTS_MAX:
+        raise ConfigError(f"--slots {text}: {part!r} is no range of at most {SLOTS_MAX} slots; write the lower number first")
+    return [f"{kind}:{number}" for number in range(first, last + 1)]
+
+
 def cores_of(slots: Iterable[str], cores: Sequence[int]) -> tuple[int, ...]:
     """The cores to pin to, in order; none for slots that are no cores."""
     numbers = [int(slot.removeprefix(CPU)) for slot in slots if slot.startswith(CPU)]
     return tuple(sorted({number if number in cores else cores[number % len(cores)] for number in numbers}))
+
+
+def gpus_of(slots: Iterable[str]) -> tuple[int, ...]:
+    """The GPUs that a process may see; none where its slots are none."""
+    return tuple(sorted({int(slot.removeprefix(GPU)) for slot in slots if slot.startswith(GPU)}))

@@ -7,12 +7,10 @@ know what the processes do.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import psutil
 import structlog
@@ -25,8 +23,11 @@ from schemas.messages import BrokerMessage, Drain, ProcessExited, StartProcess, 
 from stages.host.alarm import Alarm
 from stages.host.children import EXIT_NOT_STARTED, Children
 from stages.host.core import Act, Kill, Report, Roster, Spawn, Terminate
+from stages.host.machine import cores, gpus, visible_for
+from stages.host.options import HostOptions
+from stages.host.quarters import quarters_for
 from stages.host.restarts import RestartPolicy
-from stages.host.slots import cores_of, offered_slots
+from stages.host.slots import cores_of, gpus_of, offered_slots, slots_named
 from stages.service.stage import Delivery, Link, Ready
 
 CLOSE_GRACE_S = 0.7
@@ -64,22 +65,26 @@ class Host:
 
     role = Role.HOST
 
-    def __init__(self, command: Command) -> None:
-        self._command = command
+    def __init__(self, command: Command, options: HostOptions = HostOptions()) -> None:  # noqa: B008 - frozen
+        self._command, self._options = command, options
 
     def start(self, welcome: Welcome, link: Link) -> None:
-        """Reads `host` of the configuration; makes the folder of logs."""
+        """Reads `host` of the configuration; makes the folder of logs. Raises ConfigError where there can be none."""
         config = HostConfig.model_validate(welcome.config.get("host", {}))
         self._link = link
-        self._cores = sorted(os.sched_getaffinity(0))
-        self._slots = offered_slots(config.slots, self._cores)
+        self._cores = cores()
+        named = self._options.slots
+        self._slots = slots_named(named, self._cores, gpus()) if named else offered_slots(config.slots, self._cores)
         self._roster = Roster(restart_policy(config))
-        self._children = Children(Path(welcome.run_directory) / "logs")
+        self._quarters = quarters_for(welcome, self._options.name, self._options.directory)
+        self._children = Children(self._quarters.logs)
         self._alarm = Alarm(self._children.fileno())
+        log.info("host at work", slots=self._slots, directory=str(self._quarters.directory), shares_run_directory=not self._quarters.own)
 
     def hello(self) -> Ready:
         """Offers slots, names what runs."""
-        return Ready(slots=self._slots, running=self._roster.running)
+        quarters = self._quarters
+        return Ready(slots=self._slots, running=self._roster.running, directory=quarters.own, roles=self._options.roles)
 
     def deliver(self, delivery: Delivery) -> None:
         """Never called: a host opens no window."""
@@ -154,7 +159,7 @@ class Host:
     def _spawn(self, act: Spawn) -> None:
         try:
             command = self._command(act.name, act.role)
-            pid = self._children.start(act.name, command, cores_of(act.slots, self._cores))
+            pid = self._children.start(act.name, command, cores_of(act.slots, self._cores), visible_for(gpus_of(act.slots)))
         except OSError as error:
             log.error("process could not be started", process=act.name, error=str(error))
             self._perform(self._roster.exited(act.name, EXIT_NOT_STARTED, time.monotonic()))

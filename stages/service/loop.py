@@ -33,6 +33,7 @@ from schemas.messages import (
     StopProcess,
     Welcome,
 )  # fmt: skip
+from stages.service.place import this_place
 from stages.service.stage import Delivery, Put, Ready, Stage
 
 IDLE_S = 0.5
@@ -147,14 +148,14 @@ class Loop:
     # --- what arrives -------------------------------------------------------------------------------------------------------
 
     def _hello(self, base: Hello) -> Hello:
-        base = replace(base, host=self._host)
+        base = replace(base, host=self._host, place=this_place())
         if not self._started:
             return base
         ready: Ready = self._stage.hello()
         return replace(
             base, ready=True, windows=ready.windows, holds=tuple(sorted({*base.holds, *self._leases})), resume_step=ready.resume_step,
             step_in_hand=ready.step_in_hand, sessions=ready.sessions, installed=ready.installed, grants=ready.grants, slots=ready.slots,
-            running=ready.running, user_code=ready.user_code,
+            running=ready.running, user_code=ready.user_code, directory=ready.directory, roles=ready.roles,
         )  # fmt: skip
 
     def _dispatch(self, message: BrokerMessage, frames: Sequence[Frame]) -> None:

@@ -25,20 +25,20 @@ from stages.service.stage import Stage
 EXIT_FENCED = 3
 
 
-def run(stage: Stage) -> NoReturn:
-    """Runs the stage and ends the process.
+def run(stage: Stage, arguments: argparse.Namespace | None = None) -> NoReturn:
+    """Runs the stage and ends the process. `arguments`: those of `argument_parser`, where the stage has read them itself.
 
     Without the interpreter's own teardown: with torch it takes 1 to 2 s, and all that had to be saved was saved by the stage's `close`.
     """
-    code = _run(stage)
+    code = _run(stage, arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _run(stage: Stage) -> int:
+def _run(stage: Stage, given: argparse.Namespace | None) -> int:
     die_with_parent()
-    arguments = _arguments(stage.role)
+    arguments = given or argument_parser(stage.role).parse_args()
     configure_logs(process=arguments.name, stage=stage.role.value)
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.host else signal.default_int_handler)
@@ -74,11 +74,12 @@ def _leave(*_: object) -> None:
     sys.exit(0)
 
 
-def _arguments(role: str) -> argparse.Namespace:
+def argument_parser(role: str) -> argparse.ArgumentParser:
+    """What every process of a run is told on its command line."""
     parser = argparse.ArgumentParser(prog=f"python -m stages.{role.replace('-', '_')}", description=f"One {role} process.")
     parser.add_argument("--broker", required=True, help="the broker's endpoint, such as tcp://127.0.0.1:7700")
     parser.add_argument("--name", default=f"{role}-{socket.gethostname()}-{os.getpid()}", help="this process's name in the run")
     parser.add_argument("--key", default="", help=f"file with this client's secret key (else {KEY_VARIABLE})")
     parser.add_argument("--server-key", default="", help=f"the broker's public key, or a file with it (else {SERVER_KEY_VARIABLE})")
     parser.add_argument("--host", default="", help="name of the host agent that starts it")
-    return parser.parse_args()
+    return parser

@@ -82,6 +82,8 @@ class Ready(Struct, frozen=True, kw_only=True):
     grants: tuple[int, ...] = ()
     slots: tuple[str, ...] = ()
     running: dict[str, int] = {}
+    directory: str = ""
+    roles: tuple[str, ...] = ()
 
 
 class Stage(Protocol):

@@ -58,7 +58,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     faults: Faults = Faults()
     hosts: bool = False
     """True: one host starts and restarts the stages; False: they are started by hand."""
-    slots: int = 2
+    slots: int = 3
     """Of the host."""
     time_limit_s: float = 3600.0
     """Virtual: a run that is not over by then has failed."""

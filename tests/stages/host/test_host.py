@@ -1,5 +1,6 @@
 """The host agent with real child processes; only the way to the broker is a double."""
 
+import json
 import os
 import select
 import subprocess
@@ -93,6 +94,7 @@ def rig_of(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     def make(command: Command, **config: Any) -> Rig:
         host, link = Host(command), Link(str(tmp_path))
         settings = {"backoff_s": 0.01, "backoff_max_s": 0.02, "slots": "auto", **config}
+        (tmp_path / "config.json").write_text(json.dumps({"host": settings}))
         host.start(Welcome(epoch=1, next_seq=1, config={"host": settings}, run_directory=str(tmp_path)), link)
         rigs.append(Rig(host, link))
         return rigs[-1]

@@ -1,0 +1,33 @@
+"""What this machine has: the cores that this process may use, the GPUs that it may see."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def cores() -> list[int]:
+    """Numbers, in order."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def gpus() -> list[int]:
+    """Their numbers among those that are visible, from 0."""
+    return list(range(len(_visible())))
+
+
+def visible_for(slots: Sequence[int]) -> dict[str, str]:
+    """The environment in which a process sees only these GPUs."""
+    names = _visible()
+    return {VISIBLE: ",".join(names[number] if number < len(names) else str(number) for number in slots)} if slots else {}
+
+
+def _visible() -> list[str]:
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    return sorted((match[1] for file in Path("/dev").glob("nvidia*") if (match := re.fullmatch(r"nvidia(\d+)", file.name))), key=int)
