@@ -33,32 +33,36 @@ from schemas.records import Episode, TurnBounds, VersionSpan
 TOKENS = 32_768
 REPEATS = 200
 ROUNDS = 15
+NEW_WEIGHTS_AFTER = 6
 
 
 def an_episode(tokens: int) -> Episode:
-    """An episode of ten turns, its arrays full."""
+    """An episode of ten turns, its arrays full. New weights came after the sixth; KV is kept, so it has a span for each version."""
     bounds = [int(edge) for edge in np.linspace(0, tokens, 11)]
     turns = tuple(TurnBounds(start, (start + end) // 2, end) for start, end in itertools.pairwise(bounds))
-    spans = tuple(VersionSpan(turn.action, turn.end, 3) for turn in turns)
+    spans = tuple(VersionSpan(turn.action, turn.end, 3 if number < NEW_WEIGHTS_AFTER else 4) for number, turn in enumerate(turns))
+    kept = turns[NEW_WEIGHTS_AFTER - 1].end
+    kv_spans = (VersionSpan(0, kept, 3), VersionSpan(kept, tokens, 4))
     return Episode(
-        task={"question": "12 + 30", "answer": 42}, outcome={"text": "42"}, turns=turns, sample_spans=spans, kv_spans=spans,
+        task={"question": "12 + 30", "answer": 42}, outcome={"text": "42"}, turns=turns, sample_spans=spans, kv_spans=kv_spans,
         tokens=np.arange(tokens, dtype=np.int32), loss_mask=np.ones(tokens, np.uint8), logprobs=np.zeros(tokens, np.float32),
         kept_ids=np.empty(0, np.int32), kept_counts=np.empty(0, np.int32),
     )  # fmt: skip
 
 
-def _fields(tokens: int) -> dict[str, Any]:
-    return {"ticket": 7, "group": 1, "member": 0, "attempt": 1, "purpose": "train", "new_tokens": tokens, "trainable_tokens": tokens // 2,
-            "oldest_version": 3, "newest_version": 3}  # fmt: skip
+FIELDS: dict[str, Any] = {
+    "ticket": 7, "group": 1, "member": 0, "attempt": 1, "purpose": "train", "new_tokens": TOKENS, "trainable_tokens": TOKENS // 2,
+    "oldest_version": 3, "newest_version": 4,
+}  # fmt: skip
 
 
 def _encode(episode: Episode, *, digest: bool) -> tuple[bytes, list[Frame]]:
     frames = encode_record(episode)
     if digest:
-        header = make_header(episode, frames, pipeline="bench", queue="episodes", **_fields(len(episode.tokens)))
+        header = make_header(episode, frames, pipeline="bench", queue="episodes", **FIELDS)
     else:
         header = Header(record="episode", fingerprint=fingerprint_of("episode"), pipeline="bench", queue="episodes",
-                        frames=frame_infos(episode, frames), **_fields(len(episode.tokens)))  # fmt: skip
+                        frames=frame_infos(episode, frames), **FIELDS)  # fmt: skip
     return encode_message(Commit(epoch=1, seq=1, acks=(1,), puts=(header,))), frames
 
 
