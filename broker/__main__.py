@@ -1,7 +1,7 @@
 """The broker process: `python -m broker --run-directory DIR --config RESOLVED.json [--endpoint ENDPOINT]`.
 
 Writes `DIR/endpoint` once it is bound. Exits 0 when the run ended well or was stopped, 1 when it failed (`DIR/failure.json` says why), 2 on
-bad input.
+bad input. SIGTERM ends the run; with `--leave-on-sigterm` only the process, with status 143, and the next one on the directory goes on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ import structlog
 
 from broker.core.events import Started
 from broker.core.settings import settings_from_config
+from broker.core.state import Phase
 from broker.driver import Driver
 from broker.journal import Journal
 from broker.journal.spares import SparedFiles
 from broker.keys import directory_for
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
+from broker.pulse import Pulse
 from broker.reports import Reports
-from broker.status import failure, status, summary
+from broker.status import failure, phase_word, status, summary
 from broker.transport import Transport
 from broker.tuning import tune
 from schemas.errors import ConfigError, InvariantError, JournalError, TidemillError
@@ -35,6 +37,8 @@ from schemas.errors import ConfigError, InvariantError, JournalError, TidemillEr
 if TYPE_CHECKING:
     from broker.metrics import MetricsPage
 
+EXIT_LEFT = 128 + signal.SIGTERM
+"""What a shell shows for a process that SIGTERM ended: the run is not over."""
 SOCKET_PATH_MAX = 100
 """Linux allows 107 bytes for a socket's path; a little is left for the C library's own use."""
 
@@ -46,10 +50,12 @@ def main() -> int:
     parser.add_argument("--run-directory", type=Path, required=True)
     parser.add_argument("--config", type=Path, required=True, help="the resolved config, as JSON")
     parser.add_argument("--endpoint", default="", help="overrides broker.endpoint")
+    parser.add_argument("--leave-on-sigterm", action="store_true", help="SIGTERM ends this process, not the run")
     arguments = parser.parse_args()
     configure_logs(process="broker")
     try:
-        return serve(arguments.run_directory.resolve(), json.loads(arguments.config.read_text()), arguments.endpoint)
+        config = json.loads(arguments.config.read_text())
+        return serve(arguments.run_directory.resolve(), config, arguments.endpoint, leave_on_sigterm=arguments.leave_on_sigterm)
     except (OSError, ConfigError, json.JSONDecodeError) as error:
         print(f"broker: {error}", file=sys.stderr)
         return 2
@@ -59,8 +65,8 @@ def main() -> int:
         return 1
 
 
-def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
-    """Runs the broker until its run has ended."""
+def serve(run_directory: Path, config: dict[str, Any], endpoint: str, *, leave_on_sigterm: bool = False) -> int:
+    """Runs the broker until its run has ended, or it is told to leave."""
     try:
         settings_from_config(config)
         broker = config["broker"]
@@ -77,15 +83,19 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str) -> int:
     (run_directory / "broker.pid").write_text(f"{os.getpid()}\n")
     (run_directory / "endpoint").write_text(transport.endpoint)
     _keep_config(run_directory, config)
-    signal.signal(signal.SIGTERM, lambda *_: driver.stop("signal"))
+    signal.signal(signal.SIGTERM, lambda *_: driver.leave() if leave_on_sigterm else driver.stop("signal"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pulse = Pulse()
+    driver.watchers.append(lambda: pulse.beat(f"{phase_word(driver.state)}, step {driver.state.trainer.step}"))
     failed = driver.run()
-    reports.end(summary(driver.state, driver.now()), failure(driver.state))
+    over = driver.state.phase is Phase.CLOSED
+    if over:
+        reports.end(summary(driver.state, driver.now()), failure(driver.state))
     driver.close()
     reports.close()
     if page is not None:
         page.close()
-    return 0 if failed is None else 1
+    return EXIT_LEFT if not over else 0 if failed is None else 1
 
 
 def _keep_config(run_directory: Path, config: dict[str, Any]) -> None:

@@ -162,6 +162,11 @@ class Client:
         return len(self._outbox) + len(self._kept_back)
 
     @property
+    def at_home(self) -> bool:
+        """True while the broker and this client are in touch: the line is up, and the last hello on it was answered."""
+        return self._connected and self._welcomed
+
+    @property
     def awaits_disk(self) -> bool:
         """True while something waits for room on the broker's disk, to be put again."""
         return bool(self._kept_back)

@@ -175,6 +175,11 @@ class Driver:
         """Ends the run as a client's `StopAsked` would; safe to call from a signal handler."""
         self._stop_reason = reason
 
+    def leave(self) -> None:
+        """Ends the loop but not the run: what is in flight stays so, and the next broker on this journal goes on with it. Safe to call from
+        a signal handler."""
+        self._running = False
+
     def _receive(self, identity: bytes, frames: list[Frame]) -> None:
         try:
             sender = identity.decode()

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from broker.client import Client
 from broker.keys import ClientKeys
+from broker.pulse import Pulse
 from schemas.codec import Frame, encode_record, make_header
 from schemas.errors import TidemillError, WireError
 from schemas.messages import (
@@ -45,6 +46,10 @@ DRAIN_S = 2.0
 log = structlog.get_logger()
 
 
+class NoBrokerError(TidemillError):
+    """Nobody was there for longer than this process was told to wait."""
+
+
 class HungError(TidemillError):
     """A stage whose own threads stand still for longer than the broker waits for a heartbeat."""
 
@@ -62,6 +67,10 @@ class Loop:
     def __init__(self, stage: Stage, endpoint: str, name: str, host: str = "", keys: ClientKeys | None = None) -> None:
         self._stage = stage
         self._host = host
+        self.patience_s = 0.0
+        """Seconds without a broker after which `run` gives up; 0: it waits for ever."""
+        self._in_touch_at = time.monotonic()
+        self._pulse = Pulse()
         self._client = Client(endpoint, stage.role, name, self._hello, keys)
         self._started = False
         self._welcome: Welcome | None = None
@@ -99,7 +108,7 @@ class Loop:
     # --- the loop -----------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the broker sends the stage home. Raises BrokerRefusedError where it will not have it."""
+        """Until the broker sends the stage home. Raises BrokerRefusedError where it will not have it, NoBrokerError where none is there."""
         self._client.say_hello()
         more = False
         try:
@@ -114,6 +123,7 @@ class Loop:
         began = time.monotonic()
         received = self._client.poll(timeout_s)
         polled = time.monotonic()
+        self._look_for_broker(polled)
         self._wait_s += polled - began
         for message, frames in received:
             self._dispatch(message, frames)
@@ -121,6 +131,12 @@ class Loop:
         self._busy_s += time.monotonic() - polled
         self._heartbeat()
         return more
+
+    def _look_for_broker(self, now: float) -> None:
+        if self._client.at_home:
+            self._in_touch_at = now
+        elif self.patience_s and now - self._in_touch_at > self.patience_s:
+            raise NoBrokerError(f"no broker for {self.patience_s:g} s: the run is taken for over")
 
     def _patience(self) -> float:
         return max(0.0, min(IDLE_S, self._heartbeat_at - time.monotonic()))
@@ -135,7 +151,10 @@ class Loop:
             return
         self._hung_since = None
         stats = {**self._stage.stats(), "busy_seconds": self._busy_s, "wait_seconds": self._wait_s, "cpu_seconds": time.process_time()}
-        self._client.heartbeat(stats, WAITS_FOR_DISK if self._client.awaits_disk else self._stage.waiting())
+        waiting = WAITS_FOR_DISK if self._client.awaits_disk else self._stage.waiting()
+        self._client.heartbeat(stats, waiting)
+        if self._client.at_home:
+            self._pulse.beat(f"ready; waits {waiting}" if waiting else "ready, at work")
 
     def _withhold(self, now: float) -> None:
         """A hung stage renews nothing; once the broker has given it up, it ends, so that its host starts another."""

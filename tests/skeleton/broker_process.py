@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.skeleton.waiting import until
@@ -21,7 +23,12 @@ HOUSE = Path(__file__).resolve().parents[2]
 class BrokerProcess:
     """`python -m broker` on a run directory, at a private ipc endpoint that stays the same over restarts."""
 
-    def __init__(self, run: Path, config: dict[str, Any], endpoint: str = "") -> None:
+    arguments: tuple[str, ...] = ()
+
+    def __init__(
+        self, run: Path, config: dict[str, Any], endpoint: str = "", environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.environment = os.environ | environment
         self.run = run
         self.run.mkdir(parents=True, exist_ok=True)
         self.config = run / "config.json"
@@ -35,7 +42,9 @@ class BrokerProcess:
         (self.run / "endpoint").unlink(missing_ok=True)
         places = ("--run-directory", str(self.run), "--config", str(self.config), "--endpoint", self.endpoint)
         with (self.run / "broker.log").open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "broker", *places], cwd=HOUSE, stderr=log, stdout=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "broker", *places, *self.arguments], cwd=HOUSE, env=self.environment, stderr=log, stdout=log
+            )
         until(lambda: (self.run / "endpoint").exists() or self._popen.poll() is not None, "the broker binds", self.log)
         assert self._popen.poll() is None, f"the broker ended at once: {self.log()}"
 
