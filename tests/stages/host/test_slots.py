@@ -1,6 +1,10 @@
 """Slots and the cores behind them: pure."""
 
-from stages.host.slots import cores_of, offered_slots
+import pytest
+
+from schemas.errors import ConfigError
+from stages.host.machine import gpus, visible_for
+from stages.host.slots import cores_of, gpus_of, offered_slots, slots_named
 
 
 def test_auto_offers_one_slot_for_each_core_that_may_be_used() -> None:
@@ -19,3 +23,28 @@ def test_more_slots_than_cores_share_cores_under_names_of_their_own() -> None:
 
 def test_a_process_without_a_core_slot_is_not_pinned() -> None:
     assert cores_of((), [0, 1]) == ()
+
+
+def test_slots_are_named_one_by_one_or_by_range() -> None:
+    assert slots_named("cpu:0-2", [0, 1, 2, 3]) == ("cpu:0", "cpu:1", "cpu:2")
+    assert slots_named("gpu:0-1, cpu:5", [0]) == ("gpu:0", "gpu:1", "cpu:5")
+    assert slots_named("cpu:1,cpu:0-1", [0, 1]) == ("cpu:1", "cpu:0")
+
+
+def test_auto_offers_each_gpu_and_where_there_is_none_each_core() -> None:
+    assert slots_named("auto", [2, 3], [0, 1]) == ("gpu:0", "gpu:1")
+    assert slots_named("auto", [2, 3]) == ("cpu:2", "cpu:3")
+
+
+@pytest.mark.parametrize("text", ["cpu", "cpu:", "cpu:2-1", "tpu:0", "cpu:0-99999", "cpu:0,,cpu:1", "cpu:-1", ""])
+def test_what_is_no_slot_is_refused_with_what_is_one(text: str) -> None:
+    with pytest.raises(ConfigError, match="--slots"):
+        slots_named(text, [0, 1])
+
+
+def test_a_process_on_gpu_slots_sees_those_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpus_of(("gpu:3", "cpu:1", "gpu:0")) == (0, 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-abc")
+    assert gpus() == [0, 1]
+    assert visible_for((1,)) == {"CUDA_VISIBLE_DEVICES": "GPU-abc"}
+    assert visible_for(()) == {}
