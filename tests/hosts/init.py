@@ -1,4 +1,4 @@
-"""The first process of a host: makes its world, says `ready`, then buries whoever dies there. Run as a file, with the standard library alone.
+"""The first process of a host: makes its world, says `ready`, then buries whoever dies there. Standard library alone.
 
 `init.py NAME WORLD HOUSE [HIDDEN ...]`, in fresh namespaces. What it makes: its own hostname and loopback; WORLD as /tmp, the one
 place that can be written; everything else read-only; each HIDDEN folder empty. When it is killed, the kernel ends all

@@ -43,7 +43,7 @@ class Process:
     def pid(self) -> int:
         """Of the command itself: the one that entered the namespaces waits for it outside."""
         assert self.at_work, f"it has ended: {self.story()}"
-        return psutil.Process(self.popen.pid).children()[0].pid
+        return int(psutil.Process(self.popen.pid).children()[0].pid)
 
     def strike(self, number: signal.Signals = signal.SIGKILL) -> None:
         psutil.Process(self.pid).send_signal(number)

@@ -120,7 +120,9 @@ class Switch:
 
     def _read(self, name: str) -> None:
         port = self._ports.get(name)
-        for _ in range(FRAMES_A_TURN if port else 0):
+        if port is None:  # unplugged in this very turn
+            return
+        for _ in range(FRAMES_A_TURN):
             try:
                 frame = os.read(port.descriptor, FRAME_BYTES_MAX)
             except OSError:  # nothing more, or the host and its device are gone

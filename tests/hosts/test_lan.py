@@ -145,7 +145,7 @@ def test_nothing_is_left_when_a_test_is_killed(lan: Lan, tmp_path: Path) -> None
 def test_a_clock_can_be_off_by_ten_minutes_for_one_process_alone(lan: Lan, clocks: Clocks) -> None:
     host = lan.host("one")
     clock = (sys.executable, "-c", TELL_TIME)
-    shifts = (clocks.off_by(600, host.world), {}, clocks.off_by(-600, host.world))
+    shifts: tuple[dict[str, str], ...] = (clocks.off_by(600, host.world), {}, clocks.off_by(-600, host.world))
     (ahead, first), (right, second), (behind, third) = (map(float, host.call(*clock, environment=shift).stdout.split()) for shift in shifts)
     assert ahead - right > 500
     assert right - behind > 500
