@@ -76,7 +76,9 @@ class Client:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self._handshakes = Handshakes(endpoint, with_keys=arm(self._socket, endpoint, keys))
+        with_keys = arm(self._socket, endpoint, keys)
+        self._public = keys.pair.public if keys is not None and with_keys else ""
+        self._handshakes = Handshakes(endpoint, with_keys=with_keys)
         self._line: zmq.Socket[bytes] = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | FAILURES)
         self._socket.connect(endpoint)
         self._poller = zmq.Poller()
@@ -114,7 +116,7 @@ class Client:
         return Hello(
             protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=self.role, name=self.name, incarnation=self._incarnation,
             pipeline="", next_seq=next(iter(self._outbox), self._next_seq), holds=self._unanswered_leases(), pid=os.getpid(),
-            deliveries=DELIVERIES,
+            deliveries=DELIVERIES, public=self._public,
         )  # fmt: skip
 
     def _unanswered_leases(self) -> tuple[int, ...]:

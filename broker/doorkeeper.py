@@ -8,12 +8,13 @@ is reported by `refresh`. Does not know what is said.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Protocol
 
 import structlog
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from broker.keys import Allowed, KeyDirectory
+from broker.keys import Allowed, KeyPair
 
 DOMAIN = "tidemill"
 REMEMBERED = 65_536
@@ -24,10 +25,19 @@ STRANGERS_NAMED = 10
 log = structlog.get_logger()
 
 
+class AllowList(Protocol):
+    """Who may come in, and the pair of the one who guards: a `KeyDirectory`, or a list that came from the broker."""
+
+    def server(self) -> KeyPair: ...
+    def check(self) -> None: ...
+    def stamp(self) -> tuple[tuple[str, int, int], ...]: ...
+    def allowed(self) -> tuple[list[Allowed], list[str]]: ...
+
+
 class Doorkeeper:
     """Guards one ROUTER. Raises ConfigError where the keys cannot be used."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: KeyDirectory) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: AllowList) -> None:
         keys.check()
         self._keys = keys
         self._stamp = keys.stamp()

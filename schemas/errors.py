@@ -39,6 +39,10 @@ class ModelError(TidemillError):
     """A model directory, tensor or architecture that cannot be used."""
 
 
+class BlobError(TidemillError):
+    """A blob could not be had, kept or served: nobody has it, no room, or what came is not what its digest says."""
+
+
 class EngineError(TidemillError):
     """A rollout engine was asked for what it cannot do."""
 

@@ -161,6 +161,23 @@ class TensorInfo(Struct, frozen=True, array_like=True, gc=False):
     digest: str
 
 
+class BlobInfo(Struct, frozen=True, array_like=True, gc=False):
+    """One file of a directory of weights; `digest` names its bytes (`stages/blobs/outline.py` says how it is made)."""
+
+    name: str
+    bytes: int
+    digest: str
+
+
+class BlobDelta(Struct, frozen=True, array_like=True, gc=False):
+    """How one file is made from another: the blob `digest`, of `bytes` bytes, turns the file `base` into the file `result`."""
+
+    base: str
+    result: str
+    digest: str
+    bytes: int
+
+
 class Version(Record, frozen=True, kw_only=True, tag="version"):
     """Weights that the trainer made: where they can be had, and what they must hash to."""
 
@@ -183,6 +200,10 @@ class Install(Record, frozen=True, kw_only=True, tag="install"):
     digest: str
     location: str
     tensors: tuple[TensorInfo, ...]
+    files: tuple[BlobInfo, ...] = ()
+    """The files of `location`, for a replica that does not see that directory."""
+    deltas: tuple[BlobDelta, ...] = ()
+    """Newest first: how files of earlier versions become those of this one."""
 
 
 RECORDS: dict[str, type[Record]] = {

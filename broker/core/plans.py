@@ -155,7 +155,9 @@ def on_checkpoint(crank: Crank, saved: CheckpointSaved) -> None:
 def _metrics(state: State, step: Step) -> dict[str, float]:
     elapsed = (state.last_step_at or 0.0) - (state.first_train_at or 0.0)
     goodput = state.ledger.trained_tokens / elapsed if elapsed > 0 else 0.0
-    return {**state.metrics, "time/since_start_s": step.committed_at - state.started_at, "perf/goodput_tokens_per_second": goodput}
+    installs, state.install_metrics = state.install_metrics, {}
+    return {**state.metrics, **installs, "time/since_start_s": step.committed_at - state.started_at,
+            "perf/goodput_tokens_per_second": goodput}  # fmt: skip
 
 
 def _finish(crank: Crank, step: Step) -> None:

@@ -6,7 +6,7 @@ open, the version that it is pinned to: every install beyond it waits until its 
 
 from __future__ import annotations
 
-from broker.core import evaluations, lineage
+from broker.core import evaluations, lineage, peers
 from broker.core.actions import Attachment
 from broker.core.crank import Crank
 from broker.core.index import index_of
@@ -90,10 +90,11 @@ def offer(crank: Crank, client: Client) -> None:
     wanted = _wanted_by(state, client)
     if wanted is None or not client.connected or not client.ready or wanted in (client.installed, client.offered):
         return
-    client.offered, client.offered_at = wanted, crank.now
+    client.offered, client.offered_at, client.fetched = wanted, crank.now, _fetched(client)
     install = state.installs[wanted]
     header = state.messages[install.message].header
-    crank.send(client.name, InstallOrder(header=header), Attachment(install.message))
+    order = InstallOrder(header=header, sources=peers.sources(state, client, wanted))
+    crank.send(client.name, order, Attachment(install.message))
 
 
 def _wanted_by(state: State, client: Client) -> int | None:
@@ -116,7 +117,8 @@ def on_receipt(crank: Crank, client: Client, receipt: Receipt) -> None:
     client.installed = receipt.number
     crank.touched.add(client.name)
     client.stats["install_failures"] = 0.0
-    crank.note("installed", replica=client.name, version=receipt.number, seconds=receipt.seconds)
+    crank.note("installed", replica=client.name, version=receipt.number, seconds=receipt.seconds, bytes=receipt.metrics.get("bytes", 0.0))
+    _account(crank.state, receipt)
     crank.dirty.add("turns")
     crank.progressed()
     offer(crank, client)
@@ -135,10 +137,34 @@ def on_install_failed(crank: Crank, client: Client, failure: InstallFailed) -> N
     offer(crank, client)
 
 
+def _account(state: State, receipt: Receipt) -> None:
+    """Adds a receipt to what the next line of metrics says of installs."""
+    found, sums = receipt.metrics, state.install_metrics
+    added = {
+        "install/receipts": 1.0,
+        "install/seconds": receipt.seconds,
+        "install/bytes": found.get("bytes", 0.0),
+        "install/full_bytes": found.get("full_bytes", 0.0),
+        "install/fetch_seconds": found.get("fetch_seconds", 0.0),
+    }
+    for name, value in added.items():
+        sums[name] = sums.get(name, 0.0) + value
+
+
+def _fetched(client: Client) -> float:
+    return client.stats.get("fetched_bytes_total", 0.0)
+
+
 def expire(crank: Crank) -> None:
-    """A replica that owes a receipt for too long gets no more turns, and is asked again: it is unrouted, not awaited."""
+    """A replica that owes a receipt for too long gets no more turns, and is asked again: it is unrouted, not awaited.
+
+    While its files still come over the network it is not late.
+    """
     for client in list(crank.state.clients.values()):
         if client.offered is None or not client.connected or crank.now < client.offered_at + RECEIPT_SECONDS:
+            continue
+        if _fetched(client) > client.fetched:
+            client.fetched, client.offered_at = _fetched(client), crank.now
             continue
         client.installed = None
         crank.touched.add(client.name)

@@ -175,6 +175,7 @@ class Loop:
             base, ready=True, windows=ready.windows, holds=tuple(sorted({*base.holds, *self._leases})), resume_step=ready.resume_step,
             step_in_hand=ready.step_in_hand, sessions=ready.sessions, installed=ready.installed, grants=ready.grants, slots=ready.slots,
             running=ready.running, user_code=ready.user_code, directory=ready.directory, roles=ready.roles,
+            blobs=ready.blobs,
         )  # fmt: skip
 
     def _dispatch(self, message: BrokerMessage, frames: Sequence[Frame]) -> None:

@@ -82,6 +82,8 @@ class Ready(Struct, frozen=True, kw_only=True):
     grants: tuple[int, ...] = ()
     slots: tuple[str, ...] = ()
     running: dict[str, int] = {}
+    blobs: str = ""
+    """Where this process serves blobs, as others reach it."""
     directory: str = ""
     roles: tuple[str, ...] = ()
 

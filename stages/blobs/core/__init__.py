@@ -1,0 +1,1 @@
+"""What to ask next and from whom, and how changed bytes are written down: pure."""
