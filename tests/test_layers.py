@@ -15,8 +15,8 @@ import pytest
 
 HOUSE = Path(__file__).resolve().parents[1]
 LAYERS = ("schemas", "broker", "stages", "tools")
-SHARED_STAGES = ("stages.service", "stages.model")
-TORCHLESS = ("schemas", "broker", "stages.service", "stages.env", "stages.reward", "stages.weight_sync", "stages.host")
+SHARED_STAGES = ("stages.service", "stages.model", "stages.blobs")
+TORCHLESS = ("schemas", "broker", "stages.service", "stages.blobs", "stages.env", "stages.reward", "stages.weight_sync", "stages.host")
 HEAVY = ("torch", "transformers", "zmq")
 # `from random import Random` stays legal as a type: the generator itself is handed in.
 IMPURE = (

@@ -70,3 +70,6 @@ class HostConfig(Section):
     always does."""
     return_s: Seconds = 60.0
     """Seconds for which a role that has lost its last host, and may run on no other, waits for that host before the run fails."""
+    cache_bytes: AtLeastOne = 64 * 2**30
+    """Bytes that a machine keeps of weights and models that came over the network (in `$TIDEMILL_CACHE`, else `~/.cache/tidemill`);
+    what was not used for longest goes first, what is in use stays."""

@@ -189,8 +189,8 @@ class Cache:
                 over -= self._drop_blobs(over, spared)
         if over > 0:
             raise BlobError(
-                f"the cache {self.directory} holds at most host.cache_bytes = {self.quota_bytes} bytes, and {needed} more are needed beside "
-                f"what is in use; allow it more"
+                f"the cache {self.directory} holds at most host.cache_bytes = {self.quota_bytes} bytes, and {needed} more are needed "
+                f"beside what is in use; allow it more"
             )
 
     def _drop_tree(self, tree: Path) -> bool:

@@ -3,8 +3,8 @@
     in the cache? ──yes──► in use
          └─no─► each file: cached? deltas from what is cached? else whole ─► directory of links ─► in use
 
-Promises: a directory that it hands out is whole, hashes to what was asked for, and stays until it is released; processes of one machine that want
-the same fetch it once. Where deltas fail in whatever way, the whole file is fetched.
+Promises: a directory that it hands out is whole, hashes to what was asked for, and stays until it is released; processes of one machine
+that want the same fetch it once. Where deltas fail in whatever way, the whole file is fetched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Brings blobs into this machine's cache: the edge around `core/transfer.py`.
 
-Owns the connections and the files that are being written. Promises: every chunk is checked before it counts and the whole carries the digest
-that was asked for; what has arrived stays when a source, the connection or this process ends, and the next one goes on there; memory is a window
-of chunks. Blocks its thread; `stop` ends it from another one.
+Owns the connections and the files that are being written. Promises: every chunk is checked before it counts and the whole carries the
+digest that was asked for; what has arrived stays when a source, the connection or this process ends, and the next one goes on there; memory
+is a window of chunks. Blocks its thread; `stop` ends it from another one.
 """
 
 from __future__ import annotations

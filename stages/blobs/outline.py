@@ -31,12 +31,12 @@ CARRIED = (WEIGHTS, ".json", ".txt", ".jinja", ".model", ".tiktoken")
 class Outline(Struct, frozen=True):
     """A file's bytes, counted and digested in chunks."""
 
-    bytes: int
+    size: int
     chunks: bytes
 
     @property
     def digest(self) -> str:
-        return blob_digest(self.bytes, self.chunks)
+        return blob_digest(self.size, self.chunks)
 
 
 def blob_digest(size: int, chunks: bytes) -> str:
@@ -102,7 +102,7 @@ def directory_files(directory: Path | str) -> tuple[BlobInfo, ...]:
     files = []
     for path in carried_files(directory):
         outline = file_outline(path)
-        files.append(BlobInfo(path.name, outline.bytes, outline.digest))
+        files.append(BlobInfo(path.name, outline.size, outline.digest))
     return tuple(files)
 
 

@@ -9,8 +9,10 @@ from schemas.edges import Role
 
 
 class PeerKeys:
-    """An allow-list in memory, for `broker.doorkeeper.Doorkeeper`. The server's pair is its client's: whoever is told of the server is told that
-    pair's public key. Any role may fetch. Replaced as a whole, from any thread."""
+    """An allow-list in memory, for `broker.doorkeeper.Doorkeeper`. Any role may fetch. Replaced as a whole, from any thread.
+
+    The server's pair is its client's: whoever is told of the server is told that pair's public key.
+    """
 
     def __init__(self, pair: KeyPair) -> None:
         self._pair = pair

@@ -3,8 +3,8 @@
     question ─► is its key allowed? ─► open already? ──yes──► answer
                                             └──no──► reader: opens, digests ─► answer
 
-Promises: who is not on the allow-list gets no answer; a question costs at most one chunk of memory until it is sent, and a peer that does not
-read what it asked for gets no more; strange frames never stop the loop. Knows neither broker nor records: `allow` says who may ask.
+Promises: who is not on the allow-list gets no answer; a question costs at most one chunk of memory until it is sent, and a peer that does
+not read what it asked for gets no more; strange frames never stop the loop. Knows neither broker nor records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stages.blobs.shelf import Book, Shelf
 log = structlog.get_logger(__name__)
 
 UNSENT_MESSAGES = 16
-"""Answers to one connection that wait in memory, a chunk each; a receiver asks for fewer at a time, so only who does not read meets this."""
+"""Answers to one connection that wait in memory, a chunk each; a receiver asks for fewer at a time: only who does not read meets this."""
 UNREAD_MESSAGES = 64
 """Questions of one connection that wait."""
 LOOK_S = 0.5
@@ -208,4 +208,4 @@ class BlobServer:
 
 
 def _outlined(book: Book) -> list[bytes]:
-    return [wire.encode(wire.Outlined(digest=book.outline.digest, bytes=book.outline.bytes)), book.outline.chunks]
+    return [wire.encode(wire.Outlined(digest=book.outline.digest, bytes=book.outline.size)), book.outline.chunks]

@@ -1,7 +1,7 @@
 """A machine's blob server as part of a run: where it listens, what it gives out, and who may fetch.
 
-`tidemill host` runs one for its machine; `python -m stages.blobs` is the same as a process of its own. On a broker that only this machine can
-reach there is nothing to serve: the files are here.
+`tidemill host` runs one for its machine; `python -m stages.blobs` is the same as a process of its own. With a broker that only this machine
+can reach there is nothing to serve: the files are here.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ class Serving:
 
 
 def serve(broker: str, cache: Cache, shared: Iterable[Path | str], keys: ClientKeys | None, listen: str = "") -> Serving | None:
-    """Serves what `cache` holds and what `shared` directories hold. `listen`: `tcp://<address>:<port>`; empty: the address that leads to the
-    broker, any port. None where the broker is one that only this machine can reach, unless `listen` is given. Raises ConfigError."""
+    """Serves what `cache` holds and what `shared` directories hold. Raises ConfigError.
+
+    `listen`: `tcp://<address>:<port>`; empty: the address that leads to the broker, any port. None where only this machine can reach the
+    broker, unless `listen` is given.
+    """
     if not listen and not is_routable(broker):
         return None
     endpoint = listen or f"tcp://{address_towards(broker)}:*"

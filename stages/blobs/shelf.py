@@ -78,12 +78,12 @@ class Shelf:
 
     def chunk(self, book: Book, index: int) -> bytes:
         """The bytes of one chunk, read now: damage since the outline was made shows at the receiver. Raises BlobError, OSError."""
-        if not 0 <= index * CHUNK_BYTES < book.outline.bytes:
-            raise BlobError(f"there is no chunk {index} in {book.outline.bytes} bytes")
+        if not 0 <= index * CHUNK_BYTES < book.outline.size:
+            raise BlobError(f"there is no chunk {index} in {book.outline.size} bytes")
         with self._lock:  # the other thread may close what was not asked for longest
             if book.descriptor < 0:
                 raise BlobError("it was closed meanwhile; ask again")
-            return os.pread(book.descriptor, chunk_size(book.outline.bytes, index), index * CHUNK_BYTES)
+            return os.pread(book.descriptor, chunk_size(book.outline.size, index), index * CHUNK_BYTES)
 
     def files(self, place: str) -> tuple[BlobInfo, ...]:
         """The files of a shared model directory. Raises BlobError."""
@@ -99,7 +99,7 @@ class Shelf:
             outline = self._outline(descriptor)
         finally:
             os.close(descriptor)
-        return BlobInfo(path.name, outline.bytes, outline.digest)
+        return BlobInfo(path.name, outline.size, outline.digest)
 
     def _shared_file(self, place: str) -> int:
         if not place:

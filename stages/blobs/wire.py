@@ -24,20 +24,20 @@ class BlobMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     """Base of all messages of the channel."""
 
 
-class ListAsked(BlobMessage, tag="list"):
+class ListAsked(BlobMessage, tag="list", frozen=True, kw_only=True):
     """Which files has this directory?"""
 
     place: str
 
 
-class OutlineAsked(BlobMessage, tag="outline"):
+class OutlineAsked(BlobMessage, tag="outline", frozen=True, kw_only=True):
     """How large is this blob, and what are its chunks' digests?"""
 
     digest: str
     place: str = ""
 
 
-class ChunkAsked(BlobMessage, tag="chunk"):
+class ChunkAsked(BlobMessage, tag="chunk", frozen=True, kw_only=True):
     """One chunk of a blob."""
 
     digest: str
@@ -45,28 +45,28 @@ class ChunkAsked(BlobMessage, tag="chunk"):
     place: str = ""
 
 
-class Listed(BlobMessage, tag="listed"):
+class Listed(BlobMessage, tag="listed", frozen=True, kw_only=True):
     """The files of a directory."""
 
     place: str
     files: tuple[BlobInfo, ...]
 
 
-class Outlined(BlobMessage, tag="outlined"):
+class Outlined(BlobMessage, tag="outlined", frozen=True, kw_only=True):
     """The second frame holds the digests."""
 
     digest: str
     bytes: int
 
 
-class Chunked(BlobMessage, tag="chunked"):
+class Chunked(BlobMessage, tag="chunked", frozen=True, kw_only=True):
     """The second frame holds the bytes."""
 
     digest: str
     index: int
 
 
-class Absent(BlobMessage, tag="absent"):
+class Absent(BlobMessage, tag="absent", frozen=True, kw_only=True):
     """It cannot be had here, and why. `what`: the digest or the place that was asked for."""
 
     what: str

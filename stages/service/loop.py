@@ -8,7 +8,7 @@ that its work goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -67,6 +67,8 @@ class Loop:
     def __init__(self, stage: Stage, endpoint: str, name: str, host: str = "", keys: ClientKeys | None = None) -> None:
         self._stage = stage
         self._host = host
+        self.prepare: Callable[[Welcome], Welcome] = lambda welcome: welcome
+        """Before the stage's start: brings what the welcome names and this machine lacks; what it returns names it as it is here."""
         self.patience_s = 0.0
         """Seconds without a broker after which `run` gives up; 0: it waits for ever."""
         self._in_touch_at = time.monotonic()
@@ -198,7 +200,7 @@ class Loop:
         self._dead_s = welcome.config["broker"]["dead_s"]
         self._pipeline = welcome.config["pipeline"]["name"]
         if not self._started:
-            self._stage.start(welcome, self)
+            self._stage.start(self.prepare(welcome), self)
             self._started = True
             wake = self._stage.wake_fd()
             if wake is not None:

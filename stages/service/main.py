@@ -7,36 +7,44 @@ refused by the broker: a restart would not help; 3 fenced: another process took 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import signal
 import socket
 import sys
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import structlog
 
-from broker.keys import KEY_VARIABLE, SERVER_KEY_VARIABLE, client_keys
+from broker.keys import KEY_VARIABLE, SERVER_KEY_VARIABLE, ClientKeys, client_keys
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
-from schemas.errors import BrokerRefusedError, ConfigError, FencedError, ModelError
+from schemas.errors import BlobError, BrokerRefusedError, ConfigError, FencedError, ModelError
+from schemas.messages import Welcome
 from stages.service.loop import Loop, NoBrokerError
 from stages.service.stage import Stage
 
 EXIT_FENCED = 3
 
 
-def run(stage: Stage, arguments: argparse.Namespace | None = None) -> NoReturn:
+class Prepare(Protocol):
+    """Brings what the first welcome names and this machine lacks; returns the welcome as the stage should see it. Raises BlobError."""
+
+    def __call__(self, welcome: Welcome, keys: ClientKeys | None) -> Welcome: ...
+
+
+def run(stage: Stage, arguments: argparse.Namespace | None = None, prepare: Prepare | None = None) -> NoReturn:
     """Runs the stage and ends the process. `arguments`: those of `argument_parser`, where the stage has read them itself.
 
     Without the interpreter's own teardown: with torch it takes 1 to 2 s, and all that had to be saved was saved by the stage's `close`.
     """
-    code = _run(stage, arguments)
+    code = _run(stage, arguments, prepare)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _run(stage: Stage, given: argparse.Namespace | None) -> int:
+def _run(stage: Stage, given: argparse.Namespace | None, prepare: Prepare | None) -> int:
     die_with_parent()
     arguments = given or argument_parser(stage.role).parse_args()
     configure_logs(process=arguments.name, stage=stage.role.value)
@@ -45,8 +53,11 @@ def _run(stage: Stage, given: argparse.Namespace | None) -> int:
     log = structlog.get_logger()
     try:
         _hand_down(arguments)
-        loop = Loop(stage, arguments.broker, arguments.name, arguments.host, client_keys())
+        keys = client_keys()
+        loop = Loop(stage, arguments.broker, arguments.name, arguments.host, keys)
         loop.patience_s = arguments.patience
+        if prepare is not None:
+            loop.prepare = functools.partial(prepare, keys=keys)
         loop.run()
         return 0
     except NoBrokerError as error:
@@ -55,6 +66,9 @@ def _run(stage: Stage, given: argparse.Namespace | None) -> int:
     except FencedError as error:
         log.error("fenced", error=str(error))
         return EXIT_FENCED
+    except BlobError as error:
+        log.error("files_not_here", error=str(error))
+        return 1
     except (ConfigError, ModelError, BrokerRefusedError) as error:
         log.error("cannot_run", error=str(error))
         return 2
