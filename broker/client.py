@@ -20,7 +20,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from broker.handshake import FAILURES, Handshakes, arm
 from broker.keys import ClientKeys
-from schemas.codec import Frame, decode_broker_message, each_delivery, encode_message
+from broker.parts import receive_parts, send_parts
+from schemas.codec import Frame, each_delivery, encode_message
 from schemas.edges import Role
 from schemas.errors import BrokerRefusedError, FencedError, InvariantError, WireError
 from schemas.lock import schema_fingerprint
@@ -156,7 +157,7 @@ class Client:
 
     def _post(self, parts: Sequence[Frame]) -> None:
         self._check_process()
-        self._socket.send_multipart(parts, copy=True)
+        send_parts(self._socket, parts)
 
     @property
     def unanswered(self) -> int:
@@ -189,16 +190,18 @@ class Client:
         orders: list[Received] = []
         while True:
             try:
-                parts = self._socket.recv_multipart(zmq.NOBLOCK)
+                message, frames = receive_parts(self._socket)
             except zmq.Again:
                 return orders
-            message = self._read(parts)
-            if message is None or self._bookkeeping(message) or (isinstance(message, Deliver) and not self._welcomed):
+            except WireError as error:
+                log.error("bad_message_from_broker", detail=str(error))
+                continue
+            if self._bookkeeping(message) or (isinstance(message, Deliver) and not self._welcomed):
                 continue  # a delivery that crossed the hello is not among what it holds: the broker gives it to somebody anew
             if isinstance(message, Deliveries):
-                orders += each_delivery(message, parts[1:]) if self._welcomed else ()
+                orders += each_delivery(message, frames) if self._welcomed else ()
                 continue
-            orders.append((message, list(parts[1:])))
+            orders.append((message, frames))
 
     def _watch_the_line(self) -> None:
         """A cut may have swallowed messages of either side: the hello that follows finds out which."""
@@ -210,13 +213,6 @@ class Client:
             self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self._welcomed or (self._connected and self._hello_at is not None):
                 self.say_hello()
-
-    def _read(self, parts: list[bytes]) -> BrokerMessage | None:
-        try:
-            return decode_broker_message(parts[0])
-        except WireError as error:
-            log.error("bad_message_from_broker", detail=str(error))
-            return None
 
     def _bookkeeping(self, message: BrokerMessage) -> bool:
         """True where the message was for this class alone."""

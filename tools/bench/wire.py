@@ -6,7 +6,6 @@ into one process. A run in which the broker is restarted is not its business.
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
 import time
@@ -15,7 +14,8 @@ from collections.abc import Sequence
 
 import zmq
 
-from schemas.codec import Frame, decode_broker_message, each_delivery, encode_message
+from broker.parts import receive_parts, send_parts
+from schemas.codec import Frame, each_delivery, encode_message
 from schemas.edges import Role
 from schemas.errors import BrokerRefusedError
 from schemas.header import Header
@@ -38,7 +38,7 @@ BEAT_SECONDS = 1.0
 DRAIN_MESSAGES = 256
 DELIVERIES = 16
 ZERO_COPY_BYTES = 65_536
-Received = tuple[BrokerMessage, list[memoryview]]
+Received = tuple[BrokerMessage, list[Frame]]
 
 
 class Link:
@@ -52,7 +52,6 @@ class Link:
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self.socket.setsockopt(option, 0)
         self.socket.connect(endpoint)
-        self._put = functools.partial(zmq.backend.Socket.send, self.socket)
         self._epoch = 0
         self._next_seq = 1
         self._unanswered: deque[tuple[int, list[Frame]]] = deque()
@@ -73,9 +72,7 @@ class Link:
             self.receive(1)  # what was ordered right behind the welcome is left for whoever works
 
     def _post(self, parts: Sequence[Frame]) -> None:
-        last = len(parts) - 1
-        for index, part in enumerate(parts):
-            self._put(part, 0 if index == last else zmq.SNDMORE, len(part) < ZERO_COPY_BYTES)
+        send_parts(self.socket, parts, ZERO_COPY_BYTES)
 
     def commit(
         self, acks: Sequence[int] = (), puts: Sequence[Header] = (), frames: Sequence[Frame] = (), fails: Sequence[Failure] = ()
@@ -106,13 +103,9 @@ class Link:
         orders: list[Received] = []
         for _ in range(at_most):
             try:
-                frame = self.socket.recv(zmq.NOBLOCK, copy=False)
+                message, frames = receive_parts(self.socket)
             except zmq.Again:
                 break
-            message, frames = decode_broker_message(frame.buffer), []
-            while frame.more:
-                frame = self.socket.recv(copy=False)
-                frames.append(frame.buffer)
             if isinstance(message, Deliveries):
                 orders += each_delivery(message, frames)
             elif not self._own(message):
