@@ -35,11 +35,12 @@ def up(
     overrides: Overrides = None,
     name: Annotated[str, typer.Option(help="Name of the run and of its folder; none: pipeline and time.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off (needs --name).")] = False,
+    hosts: Annotated[Path | None, typer.Option(metavar="FILE", help="Run it on the hosts of this TOML file, over ssh.")] = None,
 ) -> None:
-    """Run a pipeline on this machine: every stage its own process, until its steps are done."""
+    """Run a pipeline on this machine, or on several: every stage its own process, until its steps are done."""
     from tools.up.command import up as run_up
 
-    raise typer.Exit(run_up(file, [*(overrides or ()), *_named(name)], resume=resume))
+    raise typer.Exit(run_up(file, [*(overrides or ()), *_named(name)], resume=resume, hosts_file=hosts))
 
 
 @app.command()
@@ -194,6 +195,7 @@ def inspect(
     end: Annotated[float | None, typer.Option("--to", metavar="SECONDS", help="Up to this second of the run.")] = None,
     record: Annotated[str, typer.Option(metavar="ENTRY[.PART]", help="One record in full, by its number in a list.")] = "",
     episode: Annotated[str, typer.Option(metavar="TICKET[.ATTEMPT]", help="A session as a conversation, token by token.")] = "",
+    slowest: Annotated[int, typer.Option(min=0, metavar="N", help="The N records that took longest to make, the longest first.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Look into what a run recorded: its queues; with a filter, their records; or one record, or one episode."""
@@ -204,7 +206,7 @@ def inspect(
         queue=queue or None, stage=stage or None, group=group, session=session_of(session) if session else None, step=step,
         version=version, reward=reward_of(reward) if reward else None, failed=failed, begin=begin, end=end,
     )  # fmt: skip
-    raise typer.Exit(run_inspect(run, wanted, record=record, episode=episode, as_json=as_json))
+    raise typer.Exit(run_inspect(run, wanted, record=record, episode=episode, slowest=slowest, as_json=as_json))
 
 
 @app.command()
@@ -284,7 +286,11 @@ PROCESSES = {
     "reference": ("stages.reference", "Run a process that computes the frozen model's log-probs."),
     "actor-train": ("stages.actor_train", "Run the trainer."),
     "weight-sync": ("stages.weight_sync", "Run the process that distributes versions."),
-    "host": ("stages.host", "Run the host agent of a machine."),
+    "host": (
+        "stages.host",
+        "Run the host agent of a machine: --broker ENDPOINT [--slots cpu:0-1|gpu:0-7|auto] [--name NAME] [--directory DIR] "
+        "[--roles ROLE,ROLE] [--key FILE --server-key FILE|KEY].",
+    ),
 }
 """Commands that become one process: the module, and what it is."""
 
@@ -295,7 +301,7 @@ def _add_process(command: str, module: str, what: str) -> None:
         os.execv(sys.executable, [sys.executable, "-P", "-m", module, *context.args])
 
     arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
-    usage = what if command == "broker" else f"{what[:-1]}: --broker ENDPOINT --name NAME [--key FILE --server-key FILE|KEY]."
+    usage = what if command in ("broker", "host") else f"{what[:-1]}: --broker ENDPOINT --name NAME [--key FILE --server-key FILE|KEY]."
     app.command(command, help=usage, context_settings=arguments, add_help_option=False)(become)
 
 

@@ -34,6 +34,8 @@ class Child:
 
     process: subprocess.Popen[bytes]
     pidfd: int
+    input: int | None = None
+    """Where its standard input is written; None where it has none."""
 
 
 class Children:
@@ -55,25 +57,33 @@ class Children:
         """Readable while an ended process waits to be reaped."""
         return self._ends.fileno()
 
-    def start(self, name: str, command: Sequence[str], cores: Sequence[int] = (), environment: Mapping[str, str] = NOTHING) -> int:
+    def start(
+        self, name: str, command: Sequence[str], cores: Sequence[int] = (), environment: Mapping[str, str] = NOTHING, first: bytes = b""
+    ) -> int:
         """The new process's pid. `environment`: variables beside those of this process.
 
-        Pinned to `cores`; none: wherever this process may run. Raises OSError where it cannot be started.
+        Pinned to `cores`; none: wherever this process may run. `first`: what it reads first; its input then stays open for `say`. Raises
+        OSError where it cannot be started.
         """
         log_path = self.log_path(name)
         with log_path.open("ab") as log:
             self._log_starts[name] = log.tell()
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if first else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**child_environment(), **environment},
                 start_new_session=True,
             )
         pidfd = os.pidfd_open(process.pid)  # still valid for one that has ended: nobody but us can reap it
-        self._living[name] = Child(process, pidfd)
+        child = self._living[name] = Child(process, pidfd)
         self._ends.register(pidfd, select.EPOLLIN)
+        if process.stdin is not None:
+            child.input = os.dup(process.stdin.fileno())
+            process.stdin.close()
+            os.set_blocking(child.input, False)
+            self.say(name, first)
         if cores:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(process.pid, cores)
@@ -86,6 +96,18 @@ class Children:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._living[name].pidfd, number)
 
+    def say(self, name: str, text: bytes) -> None:
+        """Writes to a process's input; lost where it does not read, or has none."""
+        child = self._living.get(name)
+        if child is not None and child.input is not None:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(child.input, text)
+
+    def hush(self) -> None:
+        """Ends the input of every process: one that lives by it goes."""
+        for child in self._living.values():
+            _close_input(child)
+
     def reap(self, timeout_s: float = 0.0) -> Iterator[tuple[str, int]]:
         """Name and exit code (-9: killed by signal 9) of each process that has ended.
 
@@ -97,6 +119,7 @@ class Children:
                 del self._living[name]
                 self._ends.unregister(child.pidfd)
                 os.close(child.pidfd)
+                _close_input(child)
                 yield name, child.process.wait()
 
     def end_all(self, grace_s: float) -> dict[str, int]:
@@ -122,3 +145,9 @@ class Children:
         """Ends what still lives and frees the descriptors."""
         self.end_all(grace_s=0.0)
         self._ends.close()
+
+
+def _close_input(child: Child) -> None:
+    if child.input is not None:
+        os.close(child.input)
+        child.input = None

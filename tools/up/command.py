@@ -21,11 +21,13 @@ from stages.host.stage import restart_policy
 from tools.keys.local import hand_down
 from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, run_directory_to_resume, with_name
 from tools.up.ending import RunFailure, failure_text, summary_page
-from tools.up.endpoint import broker_endpoint, check_metrics_port
-from tools.up.supervisor import Supervisor, commands
+from tools.up.endpoint import broker_endpoint, check_metrics_port, reachable
+from tools.up.hosts import HostsFile, read_hosts
+from tools.up.supervisor import Commands, Supervisor, commands
 from tools.up.user_code import check_what_is_named
 from tools.up.view import view_for
 from tools.up.watch import BROKER, Finish, Outcome, Watch
+from tools.up.ways import make_keys, ways, with_hosts
 
 EXIT_CODES = {Outcome.ENDED: 0, Outcome.FAILED: 1, Outcome.STOPPED: 130, Outcome.CUT_OFF: 130}
 """130 is what a shell shows for a command that Ctrl-C ended."""
@@ -34,14 +36,17 @@ PIPE_WIDTH = 120
 """Columns of the summary where no terminal says how wide it is."""
 
 
-def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
+def up(file: Path, overrides: Sequence[str], *, resume: bool = False, hosts_file: Path | None = None) -> int:
     """The command's exit code. Raises ConfigError before anything is started."""
     console = Console(emoji=False, markup=False) if sys.stdout.isatty() else Console(width=PIPE_WIDTH, emoji=False, markup=False)
-    config = checked_config(file, overrides)
-    for finding in findings_of(config):
+    hosts = read_hosts(hosts_file) if hosts_file is not None else None
+    config = checked_config(file, overrides, hosts)
+    for finding in findings_of(config, hosts):
         console.print(str(finding), markup=False, highlight=False)
     check_metrics_port(config.broker.metrics_address, config.broker.metrics_port)
     config = config if resume else with_name(config)
+    if hosts is not None:
+        make_keys(config, hosts)
     keys = hand_down(config.broker.endpoint, config.broker.keys)
     with broker_endpoint(config.broker.endpoint) as endpoint:
         check_what_is_named(config)
@@ -49,26 +54,34 @@ def up(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
         with held(directory):
             forget_the_end(directory)
             console.print(f"run {config.run.name} in {directory}", markup=False, highlight=False)
-            return _supervise(config, directory, endpoint, console, keys)
+            found = ways(config, hosts, reachable(endpoint)) if hosts is not None else None
+            return _supervise(config, directory, commands(directory, endpoint, found), reachable(endpoint), console, keys)
 
 
-def checked_config(file: Path, overrides: Sequence[str]) -> PipelineConfig:
+def checked_config(file: Path, overrides: Sequence[str], hosts: HostsFile | None = None) -> PipelineConfig:
     """The configuration; raises ConfigError for what is wrong with it, predicted deadlocks included."""
     config = load_config(file, overrides)
-    errors = [finding for finding in findings_of(config) if finding.level == "error"]
+    config = with_hosts(config, hosts) if hosts is not None else config
+    errors = [finding for finding in findings_of(config, hosts) if finding.level == "error"]
     if errors:
         raise ConfigError("\n".join(f"{finding.key}: {finding.what}; {finding.mend}" for finding in errors))
     return config
 
 
-def findings_of(config: PipelineConfig) -> list[Finding]:
-    """What is predicted for this machine and this model."""
-    return plan(config, read_model_facts(config.model.path), len(os.sched_getaffinity(0)))
+def findings_of(config: PipelineConfig, hosts: HostsFile | None = None) -> list[Finding]:
+    """What is predicted for this machine, or these hosts, and this model."""
+    facts = read_model_facts(config.model.path)
+    if hosts is None:
+        return plan(config, facts, len(os.sched_getaffinity(0)))
+    return [finding for finding in plan(config, facts) if finding.key != "host.slots"]  # how many slots there are, only the hosts know
 
 
-def _supervise(config: PipelineConfig, directory: Path, endpoint: str, console: Console, keys: ClientKeys | None) -> int:
+def _supervise(
+    config: PipelineConfig, directory: Path, what: Commands, endpoint: str, console: Console, keys: ClientKeys | None
+) -> int:  # fmt: skip
     view = view_for(console, config.broker.stall_notice_s)
-    supervisor = Supervisor(directory, endpoint, commands(directory, endpoint), Watch(restart_policy(config.host)), view, keys)
+    watch = Watch(restart_policy(config.host), tuple(what.hosts), what.remote)
+    supervisor = Supervisor(directory, endpoint, what, watch, view, keys)
     try:
         finish = supervisor.run()
     finally:

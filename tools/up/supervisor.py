@@ -1,6 +1,6 @@
-"""Runs the broker and one host as children, watches them, shows the run, and ends everything.
+"""Runs the broker, this machine's host and the lines to other hosts as children, watches them, shows the run, and ends everything.
 
-Owns both processes (in sessions of their own, so that a terminal's Ctrl-C reaches only `tidemill up`) and the signal
+Owns these processes (in sessions of their own, so that a terminal's Ctrl-C reaches only `tidemill up`) and the signal
 handlers while it runs. Promises that after `run` no process of the run is left; if it is killed itself, the kernel ends
 them. Does not know what a run is about. Main thread only.
 """
@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +23,20 @@ import zmq
 from broker.keys import ClientKeys
 from schemas.errors import WireError
 from stages.host.children import Children
+from stages.host.tether import PULSE_S
 from tools.up.directory import CONFIG, FAILURE
 from tools.up.endpoint import reachable
 from tools.up.link import BrokerLink
 from tools.up.snapshot import snapshot_of
 from tools.up.view import View
 from tools.up.watch import BROKER, HOST, AskStop, Finish, Order, Outcome, Start, Watch, how
+from tools.up.ways import Way
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STATUS_EVERY_S = 0.5
 """Often enough to look alive; the broker answers in microseconds."""
+WORDS_MAX = 200
+"""Characters shown of a line's last words."""
 LEAVE_S = 1.0
 """After the broker's end its host, told to end before, gets so long to be gone, and as long again once asked."""
 ALL_GONE_S = 4.7
@@ -41,18 +45,24 @@ ALL_GONE_S = 4.7
 
 @dataclass(frozen=True)
 class Commands:
-    """What to execute for each of the two processes."""
+    """What to execute for each process; `hosts` by name."""
 
     broker: Sequence[str]
-    host: Sequence[str]
+    hosts: Mapping[str, Way]
+
+    @property
+    def remote(self) -> frozenset[str]:
+        """Hosts on other machines."""
+        return frozenset(name for name, way in self.hosts.items() if way.is_remote)
 
 
-def commands(directory: Path, endpoint: str) -> Commands:
-    """Broker and host of this run, in this interpreter."""
+def commands(directory: Path, endpoint: str, hosts: Mapping[str, Way] | None = None) -> Commands:
+    """Broker and host of this run, in this interpreter; or the given hosts."""
     # -P: a folder of the user's that is named like one of ours must not come before it.
     python = (sys.executable, "-P", "-m")
     broker = ("broker", "--run-directory", str(directory), "--config", str(directory / CONFIG), "--endpoint", endpoint)
-    return Commands(broker=(*python, *broker), host=(*python, "stages.host", "--broker", reachable(endpoint), "--name", HOST))
+    own = Way((*python, "stages.host", "--broker", reachable(endpoint), "--name", HOST))
+    return Commands(broker=(*python, *broker), hosts=hosts or {HOST: own})
 
 
 class Supervisor:
@@ -66,7 +76,9 @@ class Supervisor:
         self._link = BrokerLink(reachable(endpoint), keys=keys)
         self._signals: list[int] = []
         self._stopped_at: float | None = None
-        self._next_status = 0.0
+        self._next_status = self._next_pulse = 0.0
+        self._told: dict[str, str] = {}
+        """What was last said of a line that was cut, by host: a machine that is away for an hour is told of once."""
 
     def run(self) -> Finish:
         """Until the run has ended, one way or another; then nothing of it is left."""
@@ -108,12 +120,20 @@ class Supervisor:
             explained = (self._directory / FAILURE).is_file()
             following = self._watch.exited(name, code, now, explained=explained)
             if not following and not self._watch.stopping and not self._watch.ending:
-                self._view.note(f"{name} ended {how(code)}; it is started again")
+                self._tell(name, how(code))
             orders += following
         for _ in self._received(signals):
             self._stopped_at = now if self._stopped_at is None else self._stopped_at
             orders += self._watch.signalled(now, self._link.answered)
         return orders + self._watch.wake(now)
+
+    def _tell(self, name: str, ended: str) -> None:
+        """That a process ended; of a line, with its last words, and only if they are new."""
+        words = self.last_lines(name)[-1:] if name in self._commands.remote else ()
+        text = f"{name} ended {ended}{f' ({words[0][:WORDS_MAX]})' if words else ''}; it is started again"
+        if not words or self._told.get(name) != text:
+            self._view.note(text)
+        self._told[name] = text
 
     def _look(self, now: float) -> None:
         """Takes the broker's answers, asks again when it is time."""
@@ -128,6 +148,10 @@ class Supervisor:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
             self._link.ask_status(now)
+        if now >= self._next_pulse:
+            self._next_pulse = now + PULSE_S
+            for name in self._commands.remote:
+                self._children.say(name, b"\n")
 
     def _perform(self, orders: Sequence[Order]) -> Finish | None:
         for order in orders:
@@ -142,15 +166,18 @@ class Supervisor:
         return None
 
     def _start(self, name: str) -> None:
-        pid = self._children.start(name, self._commands.broker if name == BROKER else self._commands.host)
-        self._view.note(f"{name}: process {pid}")
+        way = Way(self._commands.broker) if name == BROKER else self._commands.hosts[name]
+        pid = self._children.start(name, way.command, first=way.orders)
+        if name not in self._told:
+            self._view.note(f"{name}: process {pid}")
 
     def _wind_down(self, finish: Finish) -> None:
         """Ends what is left: the host, usually on its way already, and with it all stages; else the broker too."""
         gone_by = (self._stopped_at if self._stopped_at is not None else time.monotonic()) + ALL_GONE_S
         if finish.outcome is Outcome.CUT_OFF:
             self._children.send(BROKER, signal.SIGKILL)  # a request to end would be journaled, and in the way of --resume
-        elif BROKER not in self._children.living:
+        self._children.hush()  # where the line is the input, its end is the host's
+        if BROKER not in self._children.living:
             leave_by = min(gone_by, time.monotonic() + LEAVE_S)
             while self._children.living and (left_s := leave_by - time.monotonic()) > 0:
                 list(self._children.reap(left_s))

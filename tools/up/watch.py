@@ -1,21 +1,25 @@
-"""What `tidemill up` does about its two processes and about signals: pure.
+"""What `tidemill up` does about the broker, the hosts and signals: pure.
 
 | | |
 |---|---|
-| consumes | exits of the broker and the host, signals to `tidemill up`, the time |
+| consumes | exits of the broker, of this machine's host and of the lines to others, signals to `tidemill up`, the time |
 | produces | `Start`, `AskStop`, `Finish` |
 | waits for | the broker's end after a stop; the time of a restart |
 | unblocked by | `STOP_PATIENCE_S`, a second signal |
 
 The broker's exit code says how the run ended: 0 well, 1 it failed and wrote why, 2 bad input. Anything else, and a 1
 without a word, is a crash, mended by a restart: the journal makes that safe.
+
+A line to another machine that is cut (ssh ends with 255) is made again for as long as the run lasts: the broker sees to it that the run
+goes on, or says why it cannot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from stages.host.core import EXIT_BAD_INPUT
 from stages.host.restarts import RestartPolicy
@@ -24,8 +28,19 @@ BROKER = "broker"
 HOST = "host"
 EXIT_FAILED = 1
 """The broker's exit code for a run that failed; Python's too for an error that nobody caught."""
+LINE_CUT = 255
+"""How ssh ends where it cannot connect, or is cut off."""
+WITHOUT_LIMIT = 1_000_000_000
 STOP_PATIENCE_S = 4.2
 """After a Ctrl-C the broker and the stages usually end within 2 s; all processes are to be gone within 5 s."""
+
+
+BAD_INPUT = {
+    EXIT_BAD_INPUT: "cannot run what it was given",
+    126: "cannot be started there: its python may not be executed",
+    127: "cannot be started there: no such python; name one that has Tidemill by `python` in the hosts file",
+}
+"""Exit codes of a line to a host, as a shell gives them, after which another try would end the same."""
 
 
 class Outcome(StrEnum):
@@ -67,9 +82,11 @@ Order = Start | AskStop | Finish
 class Watch:
     """The state of one `tidemill up`."""
 
-    def __init__(self, policy: RestartPolicy) -> None:
-        self._policy = policy
-        self._restarts: dict[str, list[float]] = {BROKER: [], HOST: []}
+    def __init__(self, policy: RestartPolicy, hosts: Sequence[str] = (HOST,), remote: Collection[str] = ()) -> None:
+        """`remote`: those of `hosts` that are lines to other machines."""
+        self._policy, self._patient = policy, structs.replace(policy, limit=WITHOUT_LIMIT)
+        self._hosts, self._remote = hosts, remote
+        self._restarts: dict[str, list[float]] = {name: [] for name in (BROKER, *hosts)}
         self._due: dict[str, float] = {}
         self._stop_deadline: float | None = None
         self.ending = False
@@ -81,12 +98,12 @@ class Watch:
         return self._stop_deadline is not None
 
     def begin(self) -> list[Order]:
-        """Both at once: the host waits for the broker's socket by itself."""
-        return [Start(BROKER), Start(HOST)]
+        """All at once: a host waits for the broker's socket by itself."""
+        return [Start(BROKER), *map(Start, self._hosts)]
 
     def exited(self, name: str, code: int, now: float, *, explained: bool = False) -> list[Order]:
         """A process ended; `explained`: the broker has written why the run failed."""
-        return self._broker_exited(code, now, explained) if name == BROKER else self._host_exited(code, now)
+        return self._broker_exited(code, now, explained) if name == BROKER else self._host_exited(name, code, now)
 
     def signalled(self, now: float, broker_answers: bool) -> list[Order]:
         """SIGINT, SIGTERM or SIGHUP: the first asks for an end, the second does not wait for it."""
@@ -119,16 +136,17 @@ class Watch:
             return [Finish(Outcome.FAILED, BROKER, "cannot run what it was given")]
         return [Finish(Outcome.CUT_OFF)] if self.stopping else self._restart(BROKER, code, now)
 
-    def _host_exited(self, code: int, now: float) -> list[Order]:
+    def _host_exited(self, name: str, code: int, now: float) -> list[Order]:
         if self.stopping or (self.ending and code == 0):
             return []
-        if code == EXIT_BAD_INPUT:
-            return [Finish(Outcome.FAILED, HOST, "cannot run what it was given")]
-        return self._restart(HOST, code, now)
+        if code in BAD_INPUT if name in self._remote else code == EXIT_BAD_INPUT:
+            return [Finish(Outcome.FAILED, name, BAD_INPUT.get(code, BAD_INPUT[EXIT_BAD_INPUT]))]
+        return self._restart(name, code, now)
 
     def _restart(self, name: str, code: int, now: float) -> list[Order]:
         history = self._restarts[name]
-        delay = self._policy.decide(history, now)
+        cut = name in self._remote and code == LINE_CUT
+        delay = (self._patient if cut else self._policy).decide(history, now)
         if delay is None:
             return [Finish(Outcome.FAILED, name, f"ended {how(code)} after {len(history)} restarts and is given up")]
         self._due[name] = now + delay

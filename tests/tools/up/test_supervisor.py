@@ -16,6 +16,7 @@ from stages.host.restarts import RestartPolicy
 from tools.up.snapshot import Snapshot
 from tools.up.supervisor import Commands, Supervisor
 from tools.up.watch import Finish, Outcome, Watch
+from tools.up.ways import Way
 
 HOUSE = Path(__file__).resolve().parents[3]
 FAKE_BROKER = Path(__file__).with_name("fake_broker.py")
@@ -54,7 +55,7 @@ class Rig:
 
     def commands(self, ending: str, host: str = HOST) -> Commands:
         broker = [sys.executable, str(FAKE_BROKER), self.endpoint, str(self.directory), ending]
-        return Commands(broker=broker, host=[sys.executable, "-c", host])
+        return Commands(broker=broker, hosts={"host": Way([sys.executable, "-c", host])})
 
     def run(self, ending: str, watcher: Watcher, limit: int = 2, host: str = HOST) -> Finish:
         watch = Watch(RestartPolicy(limit=limit, first_s=0.01, most_s=0.02))
