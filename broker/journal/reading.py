@@ -108,12 +108,15 @@ class Scan:
     """
 
     def __init__(
-        self, directory: Path, start: Position | None = None, expected: int | None = None, sure: int = 0, *, want_frames: bool = True
-    ) -> None:
+        self, directory: Path, start: Position | None = None, expected: int | None = None, sure: int = 0, *, want_frames: bool = True,
+        last: int | None = None,
+    ) -> None:  # fmt: skip
+        """`last`: the segment behind which nothing is read."""
         self._directory = directory
         self._start = start or Position(0, BLOCK)
         self._sure = sure
         self._want_frames = want_frames
+        self._last = last
         self.expected = expected
         """None before the first segment is read: then its head says."""
         self.previous: int | None = None
@@ -125,6 +128,8 @@ class Scan:
     def __iter__(self) -> Iterator[Entry | Damage]:
         paths = [path for path in segment_paths(self._directory) if int(path.stem) >= self._start.segment]
         for place, path in enumerate(paths):
+            if self._last is not None and int(path.stem) > self._last:
+                return
             following = segment_head(paths[place + 1]) if place + 1 < len(paths) else None
             until = following.first if following is not None else None
             yield from self._segment(path, until=until, is_last=place + 1 == len(paths))

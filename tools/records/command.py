@@ -6,10 +6,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import to_builtins
 
 from schemas.edges import EDGES
@@ -18,6 +19,7 @@ from tools.records import selection, views
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
 from tools.records.selection import Selection
+from tools.records.tables import FailureRow
 
 DAMAGED = 1
 SEGMENT_FIELDS = ("index", "first", "entries", "began", "ended")
@@ -70,24 +72,26 @@ def is_coloured() -> bool:
     return not os.environ.get("NO_COLOR") and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
 
 
-def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, as_json: bool) -> int:
+def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, slowest: int, as_json: bool) -> int:
     """One view: a record, an episode, failures, records, or the whole."""
-    bar = Bar("indexing")
+    bar = Bar("reading")
     with open_run(text) as run, Look(run, bar) as look:
         try:
             if record:
                 return _record(look, record, as_json=as_json)
             if episode:
                 return _episode(look, episode, as_json=as_json)
-            if wanted.is_empty:
-                return _overview(run, look, as_json=as_json)
+            if wanted.is_empty and not slowest:
+                return _overview(run, look, bar, as_json=as_json)
             if wanted.queue is not None:
                 if wanted.queue not in EDGES:
-                    look.catch_up()
+                    look.scan()
                 selection.check_queue(wanted.queue, look.index.meta.queues)
             if wanted.stage is not None:
                 selection.queues_of_stage(wanted.stage)
-            return _failures(look, wanted, as_json=as_json) if wanted.failed else _rows(look, wanted, bar, as_json=as_json)
+            if slowest:
+                return _slowest(look, wanted, slowest, bar, as_json=as_json)
+            return _failures(look, wanted, bar, as_json=as_json) if wanted.failed else _rows(look, wanted, bar, as_json=as_json)
         finally:
             bar.clear()
 
@@ -108,65 +112,119 @@ def _record(look: Look, text: str, *, as_json: bool) -> int:
 
 
 def _episode(look: Look, text: str, *, as_json: bool) -> int:
-    talk = look.conversation(*selection.session_of(text))
+    from tools.records.conversing import conversation
+
+    talk = conversation(look, *selection.session_of(text))
     if as_json:
         return quietly([json.dumps(to_builtins(talk), default=repr)])
     return quietly(views.conversation_lines(talk, coloured=is_coloured()))
 
 
-def _overview(run: Run, look: Look, *, as_json: bool) -> int:
-    look.catch_up()
-    meta, live = look.index.meta, run.is_live
-    said = list(views.warnings(meta, look.index.gone, look.torn_bytes, live=live, manifest=run.manifest))
+def _overview(run: Run, look: Look, bar: Bar, *, as_json: bool) -> int:
+    live = run.is_live
     if as_json:
-        body: dict[str, Any] = {
-            "run": run.name, "live": live, "phase": meta.phase, "bytes": look.index.total_bytes, "queues": to_builtins(meta.totals),
-            "segments": [{name: getattr(part, name) for name in SEGMENT_FIELDS} for part in meta.segments],
-            "events": meta.events, "endings": meta.endings, "steps": sorted({row.step for row in meta.steps}),
-            "failures": len(meta.failures), "missing": meta.missing,
-            "damage": meta.damages, "torn_bytes": look.torn_bytes, "said": said, "manifest": run.manifest,
-        }  # fmt: skip
-        return quietly([json.dumps(body)])
-    lines = [*views.overview(meta, run.name, look.index.total_bytes, life_of(run, meta.phase, live=live), list(EDGES)), *said]
-    return quietly(lines)
+        return quietly([json.dumps(_overview_fields(run, look, live=live))])
+
+    def lines() -> Iterator[str]:
+        from tools.records.ending import ending_of
+
+        yield views.first_line(run.name, look.index.sizes(), live=live)
+        look.scan()
+        yield from views.overview(look.index, list(EDGES))
+        ending = ending_of(look)
+        yield from views.ending_lines(ending)
+        if not live:
+            yield life_of(run, ending.phase)
+        yield from views.warnings(look.index, look.torn_bytes, live=live, manifest=run.manifest)
+
+    return quietly(lines(), bar)
 
 
-def life_of(run: Run, phase: str, *, live: bool) -> str:
-    """How the run stands."""
-    if live:
-        return "its broker is at work"
+def _overview_fields(run: Run, look: Look, *, live: bool) -> dict[str, Any]:
+    from tools.records.ending import ending_of
+
+    look.scan()
+    ending, meta = ending_of(look), look.index.meta
+    said = list(views.warnings(look.index, look.torn_bytes, live=live, manifest=run.manifest))
+    missing = sorted([*look.index.gaps(), *(gap for part in meta.segments for gap in part.missing)])
+    return {
+        "run": run.name, "live": live, "phase": ending.phase, "bytes": sum(look.index.sizes().values()),
+        "queues": to_builtins(look.index.totals()),
+        "segments": [{name: getattr(part, name) for name in SEGMENT_FIELDS} for part in meta.segments],
+        "events": views.events_of(meta), "followed": ending.is_whole, "endings": ending.endings, "step": ending.step,
+        "failures": ending.failures, "missing": missing, "damage": [damage for part in meta.segments for damage in part.damages],
+        "torn_bytes": look.torn_bytes, "said": said, "manifest": run.manifest,
+    }  # fmt: skip
+
+
+def life_of(run: Run, phase: str) -> str:
+    """How a run stands whose broker is not at work."""
     if run.manifest:
         return "a cut"
     if phase == "closed":
         return "the run has ended"
-    return f"its broker is gone, and the run was not at its end (phase {phase or 'unknown'}): killed, or still to be resumed"
+    if not phase:
+        return "its broker is gone; whether the run was at its end is not known"
+    return f"its broker is gone, and the run was not at its end (phase {phase}): killed, or still to be resumed"
 
 
 def _rows(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:
     def lines() -> Iterable[str]:
         for block in look.rows(wanted):
-            for row in block:
-                fields = views.row_fields(row, look.index.meta)
-                yield json.dumps(fields) if as_json else views.row_line(fields)
+            yield from _lines_of(look, block, as_json=as_json)
 
     code = quietly(lines(), bar)
+    bar.clear()
     _say(look)
     return code
 
 
-def _failures(look: Look, wanted: Selection, *, as_json: bool) -> int:
+def _lines_of(look: Look, rows: np.ndarray, *, as_json: bool) -> Iterator[str]:
+    for row in rows:
+        fields = views.row_fields(row, look.index.meta)
+        yield json.dumps(fields) if as_json else views.row_line(fields)
+
+
+def _slowest(look: Look, wanted: Selection, count: int, bar: Bar, *, as_json: bool) -> int:
+    """Those that took longest to make, the longest first."""
     look.catch_up()
-    found = selection.failures(look.index.meta, wanted)
-    code = quietly(json.dumps(to_builtins(failure)) if as_json else views.failure_line(failure) for failure in found)
+    rows = look.all_rows(wanted)
+    rows = rows[~np.isnan(rows["took"])]
+    slowest = rows[np.argsort(-rows["took"], kind="stable")][:count]
+    code = quietly(_lines_of(look, slowest, as_json=as_json), bar)
+    _say(look)
+    return code
+
+
+def _failures(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:
+    def found() -> Iterator[FailureRow]:
+        if wanted.step is not None:
+            look.follow_step(wanted.step)
+        yield from list(look.index.meta.followed.failures)
+        yield from look.new_failures()
+
+    def lines() -> Iterator[str]:
+        for failure in found():
+            if selection.fits(failure, wanted, look.index.meta):
+                yield json.dumps(to_builtins(failure)) if as_json else views.failure_line(failure)
+
+    code = quietly(lines(), bar)
+    bar.clear()
     _say(look)
     return code
 
 
 def _say(look: Look) -> None:
     """What a list cannot show goes to stderr."""
-    meta = look.index.meta
-    for line in views.warnings(meta, look.index.gone, look.torn_bytes, live=look.run.is_live, manifest={}):
+    for line in views.warnings(look.index, look.torn_bytes, live=look.run.is_live, manifest={}):
         print(f"tidemill: {line}", file=sys.stderr)
+    if not look.is_followed and look.unfollowed_bytes():
+        number = look.index.meta.followed.next_number
+        print(
+            f"tidemill: from entry {number:,} on the run was not followed yet: what the broker refused is not told from the rest, and how"
+            " long things took is not known (`--slowest 10` or `--failed` follows it, once)",
+            file=sys.stderr,
+        )
 
 
 def run_story(text: str, run_text: str, *, trace: str, as_json: bool) -> int:

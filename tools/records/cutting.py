@@ -84,11 +84,12 @@ def _manifest(look: Look, subject: Subject, piece: Piece, *, redact: bool) -> di
 def _piece(look: Look, story: Story, *, redact: bool) -> Piece:
     wanted = {int(number) for number in look.all_rows(selection_of(story.scope.subject))["number"]}
     last = max(story.scope.last, story.facts[-1].number if story.facts else 0)
-    walk = Walk(look, story.scope.first, want_frames=True)
+    first = min([story.scope.first, *(fact.number for fact in story.facts[:1])])
+    walk = Walk(look, first, want_frames=True)
     state: State | None = None
     entries: list[Entry] = []
     now, framed = 0.0, 0
-    for entry, folded in _from(walk, story.scope.first):
+    for entry, folded in _from(walk, first):
         if not entries:
             state, now = walk_state(walk.before), entry.now
         if state is None and entry.number not in wanted:

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from schemas.errors import InvariantError
 from stages.actor_train.core.advantages import spread_of
-from tools.records.index import StepRow
 from tools.records.record import Opened
+from tools.records.tables import StepRow
 
 
 class Token(Struct, kw_only=True, frozen=True, gc=False):

@@ -10,20 +10,25 @@ from pathlib import Path
 
 import msgspec
 
-from broker.core.actions import Action
-from broker.core.events import Event, Started, decode_event
+from broker.core.actions import Action, Forget, Keep, Store
+from broker.core.events import Event, Started, decode_event, puts_of
 from broker.core.state import State
 from broker.core.step import begin
-from broker.journal import Checkpoint, Entry
+from broker.journal import Checkpoint, Contents, Entry, Place
 from broker.journal import checkpoint as checkpoints
+from schemas.codec import encode_record
 from schemas.errors import TidemillError
+from schemas.header import Header
+from schemas.records import Record
 from tools.records.lives import Fact, Lives
+from tools.records.tables import Snapshot
 
 MISFITS = (TidemillError, msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What stepping an event that another version of the core recorded may end in."""
 
 encode_state = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(State).decode
+_decode_contents = msgspec.msgpack.Decoder(Contents).decode
 
 
 class Folded(msgspec.Struct, gc=False):
@@ -32,13 +37,45 @@ class Folded(msgspec.Struct, gc=False):
     event: Event
     actions: list[Action]
     facts: list[Fact]
+    puts: tuple[Header, ...] = ()
+
+
+class Places:
+    """Where the frames of the records lie that the broker still has: what its arena is, without a byte of them."""
+
+    def __init__(self, known: Contents | None = None) -> None:
+        self._placed: dict[int, Place] = dict(known.placed) if known is not None else {}
+        self._inline: dict[int, tuple[bytes, ...]] = dict(known.inline) if known is not None else {}
+        self._made: dict[int, Record] = {}
+
+    def take(self, actions: list[Action], puts: tuple[Header, ...], entry: Entry) -> None:
+        """Carries out what concerns them."""
+        for action in actions:
+            if isinstance(action, Keep):
+                start = 0
+                for message, header in zip(action.messages, puts, strict=True):
+                    if message:
+                        self._placed[message] = Place(entry.position.segment, entry.position.offset, start, len(header.frames))
+                    start += len(header.frames)
+            elif isinstance(action, Store):
+                self._made[action.message] = action.record
+            elif isinstance(action, Forget):
+                for message in action.messages:
+                    for known in (self._placed, self._inline, self._made):
+                        known.pop(message, None)
+
+    def contents(self) -> Contents:
+        """As a checkpoint keeps them."""
+        made = {message: tuple(map(bytes, encode_record(record))) for message, record in self._made.items()}
+        return Contents(placed=dict(self._placed), inline={**self._inline, **made})
 
 
 class Fold:
     """Hands entries to the core, in order. `lives` is None while there is no state to go on from."""
 
-    def __init__(self, journal: Path, state: State | None = None, note: str = "") -> None:
+    def __init__(self, journal: Path, state: State | None = None, note: str = "", places: Contents | None = None) -> None:
         self.lives = Lives(state) if state is not None else None
+        self.places = Places(places)
         self.note = note
         self._checkpoints = {int(path.stem): path for path in checkpoints.paths(journal)}
 
@@ -54,12 +91,15 @@ class Fold:
         try:
             event = decode_event(entry.event)
             if isinstance(event, Started):
-                self.lives = Lives(begin(event, entry.now))
+                self.lives, self.places = Lives(begin(event, entry.now)), Places()
                 return Folded(event, [], [])
             if self.lives is None:
                 self.note = self.note or f"entry {entry.number}: no state to start from; the entries before it are gone"
                 return None
-            return Folded(event, *self.lives.step(event, entry.now, entry.number))
+            actions, facts = self.lives.step(event, entry.now, entry.number)
+            puts = puts_of(event)
+            self.places.take(actions, puts, entry)
+            return Folded(event, actions, facts, puts)
         except MISFITS as error:
             self.lives = None
             self.note = self.note or f"entry {entry.number} is of another version of the broker ({type(error).__name__}: {error})"
@@ -79,7 +119,18 @@ class Fold:
     def _adopt(self, found: Checkpoint) -> None:
         state = state_of(found.state)
         if state is not None:
-            self.lives = Lives(state)
+            self.lives, self.places = Lives(state), Places(found.arena)
+
+
+def fold_from(journal: Path, start: Snapshot | None, note: str = "") -> Fold:
+    """A fold that goes on from a kept state; from the run's start where there is none, or it is of another version."""
+    state = state_of(start.state) if start is not None else None
+    return Fold(journal, state, note, contents_of(start.arena) if start is not None and state is not None else None)
+
+
+def contents_of(data: bytes) -> Contents:
+    """Of a kept state."""
+    return _decode_contents(data)
 
 
 def _read(path: Path) -> Checkpoint | None:

@@ -1,8 +1,10 @@
 """The derived index of a journal: `journal/index/`, made when missing, thrown away when stale, continued while a run goes on.
 
-    meta.msgpack        what is indexed up to where, and what is small: names, steps, failures, damage
+    meta.msgpack        what is known up to where, and what is small: names, segments, steps, failures
     NNNNNNNN.rows       rows of a segment's records, fixed width (rows.py)
-    NNN....state        states of the fold now and then (zlib): a story begins at the nearest
+    made.rows           rows of records that the broker made: tickets
+    judged.rows         by entry: refused or not, and how long its maker had what it was made from
+    NNN....state        states of the fold now and then (zlib): a story, or a replay, begins at the nearest
 
 Owns those files. Promises: nothing else of the journal's folder is written; `meta` is replaced whole, after what it counts; two readers at
 once do not mix: the second keeps to memory. Where the folder cannot be written, a private one under the temporary folder is used.
@@ -13,113 +15,20 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from bisect import bisect_left
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from msgspec import Struct, field
 
-from tools.records.rows import ROW
+from tools.records.columns import Column
+from tools.records.rows import JUDGED, ROW
+from tools.records.tables import FORMAT, Meta, Segment, Snapshot, Totals
 
-FORMAT = 1
 HEAD_BYTES = 48
 """Of a segment, seal included: no two segments share them. (The journal's own modules are not loaded for a mere look at the index.)"""
-
-
-class Segment(Struct, kw_only=True):
-    """One segment, as far as it is indexed."""
-
-    index: int
-    head: bytes
-    until: int = 0
-    rows: int = 0
-    entries: int = 0
-    first: int = -1
-    """Number of its first indexed entry."""
-    began: float = 0.0
-    ended: float = 0.0
-
-
-class StepRow(Struct, kw_only=True, frozen=True):
-    """A step plan: what a record's advantage and mask follow from. Planned again, it has another row."""
-
-    step: int
-    number: int
-    at: float
-    oldest_allowed: int
-    tickets: tuple[int, ...]
-    groups: tuple[tuple[int, tuple[float, ...]], ...]
-    """Rewards of all members, by group."""
-
-
-class FailureRow(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A record that a stage could not process, or (`final`) a ticket that ended failed."""
-
-    number: int
-    at: float
-    ticket: int | None = None
-    attempt: int | None = None
-    group: int | None = None
-    member: int | None = None
-    queue: str = ""
-    client: str = ""
-    reason: str = ""
-    final: bool = False
-
-
-class Totals(Struct, kw_only=True):
-    """One queue: records that the broker took, their bytes, when the first and the last came (s); refused ones apart."""
-
-    records: int = 0
-    bytes: int = 0
-    first: float = 0.0
-    last: float = 0.0
-    refused: int = 0
-
-
-class Meta(Struct, kw_only=True):
-    """All that is small."""
-
-    format: int = FORMAT
-    queues: list[str] = field(default_factory=list)
-    clients: list[str] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
-    next_number: int = 0
-    end: tuple[int, int] = (0, 0)
-    """Segment and byte from which to go on."""
-    state: str = ""
-    """File of the state there."""
-    snapshots: list[int] = field(default_factory=list)
-    """Entry numbers at which a state is kept."""
-    events: dict[str, int] = field(default_factory=dict)
-    unreadable: int = 0
-    steps: list[StepRow] = field(default_factory=list)
-    failures: list[FailureRow] = field(default_factory=list)
-    totals: dict[str, Totals] = field(default_factory=dict)
-    """By queue."""
-    phase: str = ""
-    """Of the run, at the end; empty where the fold did not come so far."""
-    endings: dict[str, int] = field(default_factory=dict)
-    damages: list[str] = field(default_factory=list)
-    missing: list[tuple[int, int]] = field(default_factory=list)
-    """Entries that are not there: first and last of each gap."""
-    dropped: list[tuple[int, int]] = field(default_factory=list)
-    """Those of them whose whole segments are gone."""
-    note: str = ""
-    """Why entries are not folded; empty where all are."""
-
-
-class Snapshot(Struct, array_like=True):
-    """A state of the fold, before entry `number`, which begins a commit at `position`."""
-
-    number: int
-    position: tuple[int, int]
-    state: bytes
-
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -133,7 +42,9 @@ class Index:
         self._lock = os.open(self.directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         self.writes = self._take_lock()
         self.meta = self._load()
-        self._fresh: list[np.ndarray] = []
+        self._rows: dict[int, Column] = {}
+        self.made = Column(self.directory / "made.rows", ROW, writes=self.writes)
+        self.judged = Column(self.directory / "judged.rows", JUDGED, writes=self.writes)
 
     def _take_lock(self) -> bool:
         try:
@@ -158,52 +69,76 @@ class Index:
     def _fits(self, meta: Meta) -> bool:
         """The segments that it speaks of are those that are there, or are gone; none has shrunk."""
         for segment in meta.segments:
-            path = self.journal / f"{segment.index:08d}.log"
+            path = segment_file(self.journal, segment.index)
             if not path.is_file():
                 if segment.index == meta.segments[-1].index:
                     return False  # the quota never drops the newest
                 continue
             if path.stat().st_size < segment.until or head_of(path) != segment.head:
                 return False
-            if not self._rows_file(segment.index).is_file() and segment.rows:
+            if not rows_file(self.directory, segment.index).is_file() and segment.rows:
                 return False
-        return not meta.state or (self.directory / meta.state).is_file()
+        state = meta.followed.state
+        return not state or (self.directory / state).is_file()
 
-    def _rows_file(self, segment: int) -> Path:
-        return self.directory / f"{segment:08d}.rows"
+    def known(self, segment: int) -> Segment | None:
+        """What is known of a segment."""
+        place = bisect_left(self.meta.segments, segment, key=lambda each: each.index)
+        found = self.meta.segments[place : place + 1]
+        return found[0] if found and found[0].index == segment else None
 
-    def stored(self) -> Iterator[np.ndarray]:
-        """Rows of everything indexed so far, a segment at a time, mapped."""
-        for segment in self.meta.segments:
-            if segment.rows and self._rows_file(segment.index).is_file():
-                yield np.memmap(self._rows_file(segment.index), ROW, "r", shape=(segment.rows,))
-        yield from self._fresh
+    def rows(self, segment: Segment) -> np.ndarray:
+        """Those of a segment that are scanned, mapped."""
+        return self.column(segment.index).read(segment.rows)
+
+    def column(self, segment: int) -> Column:
+        """The rows of a segment."""
+        if segment not in self._rows:
+            self._rows[segment] = Column(rows_file(self.directory, segment), ROW, writes=self.writes)
+        return self._rows[segment]
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes of the segments that are there, oldest first."""
+        return {int(path.stem): path.stat().st_size for path in sorted(self.journal.glob("[0-9]*.log"))}
+
+    def unscanned(self) -> dict[int, int]:
+        """Segments that are not scanned to their ends, with the bytes that are left."""
+        found = {}
+        for segment, size in self.sizes().items():
+            known = self.known(segment)
+            if known is None or known.until < size:
+                found[segment] = size - (known.until if known is not None else 0)
+        return found
 
     @property
     def gone(self) -> list[int]:
         """Indexed segments that are no longer there."""
-        return [segment.index for segment in self.meta.segments if not (self.journal / f"{segment.index:08d}.log").is_file()]
+        return [segment.index for segment in self.meta.segments if not segment_file(self.journal, segment.index).is_file()]
 
-    @property
-    def is_current(self) -> bool:
-        """Nothing stands behind what is indexed: all of the newest segment is, and it is the newest."""
-        paths = sorted(self.journal.glob("[0-9]*.log"))
-        if not paths or not self.meta.segments:
-            return False
-        return (int(paths[-1].stem), paths[-1].stat().st_size) == self.meta.end
+    def totals(self) -> dict[str, Totals]:
+        """By queue, tickets among them as far as they are known; refused ones are no records."""
+        found: dict[str, Totals] = {}
+        for segment in self.meta.segments:
+            for queue, of in segment.totals.items():
+                found.setdefault(queue, Totals()).add(of)
+        for queue, count in self.meta.followed.refused.items():
+            if queue in found:
+                found[queue].records -= count
+                found[queue].refused += count
+        made = self.made.read(self.meta.followed.made)
+        if len(made):
+            found["tickets"] = Totals(records=len(made), first=float(made["at"][0]), last=float(made["at"][-1]))
+        return found
 
-    @property
-    def total_bytes(self) -> int:
-        """Of all segments that are there."""
-        return sum(path.stat().st_size for path in self.journal.glob("[0-9]*.log"))
-
-    def bytes_before(self) -> dict[int, int]:
-        """By segment, what lies before it."""
-        sums, total = {}, 0
-        for path in sorted(self.journal.glob("[0-9]*.log")):
-            sums[int(path.stem)] = total
-            total += path.stat().st_size
-        return sums
+    def gaps(self) -> list[tuple[int, int]]:
+        """Entries of whole segments that are not there: first and last of each stretch, as far as both neighbours are known."""
+        found, expected, behind = [], 0, -1
+        for segment in self.meta.segments:
+            is_next = segment.index == behind + 1 or not segment_file(self.journal, behind + 1).is_file()
+            if is_next and segment.first > expected:
+                found.append((expected, segment.first - 1))
+            expected, behind = segment.next if segment.next is not None else expected, segment.index
+        return found
 
     def snapshot(self, name: str) -> Snapshot | None:
         """A kept state."""
@@ -214,41 +149,47 @@ class Index:
 
     def snapshot_before(self, number: int) -> Snapshot | None:
         """The newest kept state that an entry with this number is folded from."""
-        fitting = [known for known in self.meta.snapshots if known <= number]
+        fitting = [known for known in self.meta.followed.snapshots if known <= number]
         return self.snapshot(state_name(max(fitting))) if fitting else None
 
     # --- what is added --------------------------------------------------------------------------------------------------------
 
-    def add(self, segment: Segment, rows: np.ndarray) -> None:
-        """Rows behind those that the segment has."""
-        if not self.writes:
-            self._fresh.append(rows)
-            return
-        with self._rows_file(segment.index).open("r+b" if segment.rows else "wb") as file:
-            file.seek(segment.rows * ROW.itemsize)
-            file.truncate()
-            file.write(rows.tobytes())
-        segment.rows += len(rows)
+    def put(self, segment: Segment) -> None:
+        """What is known of a segment now."""
+        place = bisect_left(self.meta.segments, segment.index, key=lambda each: each.index)
+        replaced = place < len(self.meta.segments) and self.meta.segments[place].index == segment.index
+        self.meta.segments[place : place + replaced] = [segment]
 
     def keep(self, name: str, snapshot: Snapshot) -> None:
         """Keeps a state."""
         if self.writes:
-            self._replace(name, zlib.compress(_encode(snapshot), 1))
+            _replace(self.directory, name, zlib.compress(_encode(snapshot), 1))
 
     def save(self) -> None:
         """What was added is valid from here on."""
         if self.writes:
-            self._replace("meta.msgpack", _encode(self.meta))
+            _replace(self.directory, "meta.msgpack", _encode(self.meta))
 
-    def _replace(self, name: str, data: bytes) -> None:
-        partial = self.directory / f"{name}.new"
-        partial.write_bytes(data)
-        partial.rename(self.directory / name)
+
+def _replace(directory: Path, name: str, data: bytes) -> None:
+    partial = directory / f"{name}.new"
+    partial.write_bytes(data)
+    partial.rename(directory / name)
 
 
 def state_name(number: int) -> str:
     """File of the state before an entry."""
     return f"{number:016d}.state"
+
+
+def rows_file(directory: Path, segment: int) -> Path:
+    """File of a segment's rows."""
+    return directory / f"{segment:08d}.rows"
+
+
+def segment_file(journal: Path, segment: int) -> Path:
+    """The journal's own file."""
+    return journal / f"{segment:08d}.log"
 
 
 def head_of(path: Path) -> bytes:
@@ -275,11 +216,3 @@ def _private_place(journal: Path) -> Path:
     if place.lstat().st_uid != os.getuid() or place.is_symlink():
         return Path(tempfile.mkdtemp(prefix="tidemill-index-"))
     return place
-
-
-def discard(index: Index) -> None:
-    """Removes all of it: it is made anew."""
-    for path in index.directory.iterdir():
-        if path.name != "lock" and index.writes:
-            path.unlink() if path.is_file() else shutil.rmtree(path)
-    index.meta = Meta()

@@ -16,6 +16,7 @@ from broker.core.state import State
 from broker.core.step import step
 from schemas.header import Header
 from schemas.messages import CheckpointSaved, Commit, Deliver, InstallOrder, Refuse
+from tools.records.tables import StepRow
 
 
 class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -105,6 +106,14 @@ class Lives:
                 yield self._issued(action)
         yield from self._withdrawn()
         yield from self._ended(failed)
+
+    def plan(self, number: int, entry: int, at: float) -> StepRow | None:
+        """A step plan as it stands, made in `entry`."""
+        plan = self.state.steps.get(number)
+        if plan is None:
+            return None
+        groups = tuple((group.group, group.rewards) for group in plan.rewards)
+        return StepRow(step=plan.step, number=entry, at=at, oldest_allowed=plan.oldest_allowed, tickets=plan.tickets, groups=groups)
 
     # --- commits ------------------------------------------------------------------------------------------------------------
 

@@ -1,35 +1,46 @@
-"""Looking into an opened run: rows that stream, records, conversations. Joins index, journal and schemas; prints nothing."""
+"""Looking into an opened run: rows that stream, records, states. Joins index, journal and schemas; prints nothing.
+
+Promises: what is indexed is there at once; of the rest only what the question needs is read. `scan` knows every record by its header;
+`follow` knows what the broker made of it, and takes ten times as long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from schemas.errors import ConfigError, JournalError
-from tools.records.index import Index, StepRow
+from tools.records.index import Index, segment_file
 from tools.records.opening import Run
-from tools.records.rows import MADE, REFUSED
-from tools.records.selection import Selection, mask
+from tools.records.progress import Progress
+from tools.records.rows import MADE, REFUSED, ROW, UNSURE
+from tools.records.selection import Selection, mask, may_hold
+from tools.records.tables import FailureRow, Snapshot
 
 if TYPE_CHECKING:  # loaded where they are used: a list from an index is there before core and codec would be
-    from tools.records.episode import Conversation, Raw
     from tools.records.record import Opened
 
-Progress = Callable[[int, int], None]
-"""Told bytes done and bytes in all."""
+NEAR_ENTRIES = 20_000
+"""So many are folded without keeping what came of it: about a second's work."""
+
+AT_ONCE_BYTES = 4 << 20
+"""So much is followed before a list begins: some tenths of a second."""
 
 
 class Look:
-    """A run with its index. `torn_bytes`: known after the first full pass."""
+    """A run with its index. `torn_bytes`: known once the last segment is scanned."""
 
     def __init__(self, run: Run, progress: Progress | None = None) -> None:
         self.run = run
         self.index = Index(run.journal)
         self.torn_bytes = 0
         self._progress = progress
-        self._is_current = False
+        self._is_scanned = False
+        self.is_followed = False
+        """To the journal's end as it was then."""
+        self._judged: tuple[int, np.ndarray] = (-1, np.empty(0))
 
     def __enter__(self) -> Look:
         return self
@@ -42,48 +53,189 @@ class Look:
         if self._progress is not None:
             self._progress(done, total)
 
+    # --- what is read ---------------------------------------------------------------------------------------------------------
+
     def catch_up(self) -> None:
-        """Indexes what is new."""
-        for _ in self._new():
+        """Scans and follows all that is new."""
+        self.scan()
+        self.follow()
+
+    def scan(self) -> None:
+        """Every record is known by its header."""
+        for _ in self._blocks(self._segments()):
             pass
 
-    def _new(self) -> Iterator[np.ndarray]:
-        self._is_current = self._is_current or self.index.is_current
-        if not self._is_current:
-            from tools.records.indexing import Indexing
+    def follow(self, upto: int | None = None) -> None:
+        """What the broker did is known, up to its journal's end or entry `upto`."""
+        for _ in self.new_failures(upto):
+            pass
 
-            indexing = Indexing(self.index, self._progress)
-            try:
-                yield from indexing.run()
-            except FileNotFoundError as error:
-                raise JournalError(f"{error.filename}: the quota dropped it while it was read; run the command again") from error
-            self.torn_bytes = indexing.torn_bytes
-            self._is_current = True
+    def new_failures(self, upto: int | None = None) -> Iterator[FailureRow]:
+        """Follows, and yields what failed as it is found."""
+        if self.is_followed or (upto is not None and upto < self.index.meta.followed.next_number) or not self.index.sizes():
+            return
+        from tools.records.following import Following
+
+        try:
+            yield from Following(self.index, self._progress).run(upto)
+        except FileNotFoundError as error:
+            raise _dropped(error) from error
+        self.is_followed = upto is None
+
+    def follow_step(self, step: int) -> None:
+        """The plans of this step are known."""
+        made = self.all_rows(Selection(queue="versions", version=step))
+        made = made[made["newest"] == step] if len(made) else made
+        self.follow(int(made["number"].max()) if len(made) else None)
+
+    def state_before(self, number: int) -> Snapshot | None:
+        """The newest state from which entry `number` is reached in about a second; None where the run's start is that."""
+        from tools.records.starting import nearest
+
+        start = nearest(self.index, number)
+        known = max(start.number if start is not None else 0, self.index.meta.followed.next_number)
+        if number - known > NEAR_ENTRIES and self.index.writes:
+            self.follow(number)
+            start = nearest(self.index, number)
+        return start
+
+    def unfollowed_bytes(self) -> int:
+        """Of the journal, what the broker did in them is not known yet."""
+        return self.bytes_behind(*self.index.meta.followed.end)
+
+    def bytes_behind(self, segment: int, offset: int) -> int:
+        """Of the journal, behind a place in it."""
+        return sum(size - offset * (number == segment) for number, size in self.index.sizes().items() if number >= segment)
+
+    # --- rows -----------------------------------------------------------------------------------------------------------------
+
+    def _segments(self) -> list[int]:
+        """Those that are there or are known, oldest first."""
+        return sorted({*self.index.sizes(), *(segment.index for segment in self.index.meta.segments)})
+
+    def _blocks(self, segments: Iterable[int]) -> Iterator[np.ndarray]:
+        """Rows of these segments, in order: those scanned before at once, new ones as they are found."""
+        wanted, left = list(segments), self.index.unscanned()
+        before = {segment: self.index.known(segment) for segment in wanted}
+        new = self._new([segment for segment in wanted if segment in left])
+        pending: tuple[int, np.ndarray] | None = (-1, np.empty(0, ROW))
+        for segment in wanted:
+            known = before[segment]
+            if known is not None and known.rows:
+                yield self.index.rows(known)
+            while segment in left and pending is not None and pending[0] <= segment:
+                if len(pending[1]):
+                    yield pending[1]
+                pending = next(new, None)
+        for _ in new:
+            pass
+
+    def _new(self, segments: list[int]) -> Iterator[tuple[int, np.ndarray]]:
+        if not segments or self._is_scanned:
+            return
+        from tools.records.survey import Survey
+
+        survey = Survey(self.index, self._progress)
+        try:
+            yield from survey.run(segments)
+        except FileNotFoundError as error:
+            raise _dropped(error) from error
+        self.torn_bytes = survey.torn_bytes or self.torn_bytes
+        self._is_scanned = set(segments) >= set(self.index.unscanned())
 
     def rows(self, wanted: Selection) -> Iterator[np.ndarray]:
-        """Blocks of matching rows, oldest first: those indexed before at once, new ones as they are found."""
+        """Blocks of matching rows, oldest first. What the broker made, and made of them, stands in them as far as that is known."""
         if wanted.step is not None:
-            self.catch_up()  # what a step trained is known only once it is planned
-        for block in [*self.index.stored()]:
-            yield block[mask(block, wanted, self.index.meta)]
-        for block in self._new():
-            yield block[mask(block, wanted, self.index.meta)]
+            self.follow_step(wanted.step)  # what a step trained is known only once it is planned
+        elif wanted.queue == "tickets" or self.unfollowed_bytes() <= AT_ONCE_BYTES:
+            self.follow()
+        made = self.index.made.read(self.index.meta.followed.made)
+        made = made[mask(made, wanted, self.index.meta)]
+        for block in self._blocks(self._holding(wanted)):
+            found = self._judge(block[mask(block, wanted, self.index.meta)])
+            before = int(np.searchsorted(made["number"], block["number"][-1], "right")) if len(made) else 0
+            if before:
+                found, made = _merged(found, made[:before]), made[before:]
+            yield found
+        yield made
+
+    def _holding(self, wanted: Selection) -> Iterator[int]:
+        """Segments that may hold such rows."""
+        segments, left = self._segments(), self.index.unscanned()
+        begins = [self._begin(segment) for segment in segments] if wanted.begin is not None or wanted.end is not None else []
+        for place, segment in enumerate(segments):
+            known = self.index.known(segment) if segment not in left else None
+            if known is not None and not may_hold(known, wanted):
+                continue
+            ends = begins[place + 1] if place + 1 < len(begins) else None
+            if begins and not _overlaps(begins[place], ends, wanted):
+                continue
+            yield segment
+
+    def _begin(self, segment: int) -> float | None:
+        """Time of its first entry; None where that cannot be read."""
+        known = self.index.known(segment)
+        if known is not None and known.entries:
+            return known.began
+        from broker.journal.format import BLOCK, Entry, Position
+        from broker.journal.reading import Scan
+
+        first = next(iter(Scan(self.run.journal, Position(segment, BLOCK), want_frames=False, last=segment)), None)
+        return first.now if isinstance(first, Entry) else None
+
+    def _judge(self, found: np.ndarray) -> np.ndarray:
+        """With what the broker made of them, as far as it was followed."""
+        known = self.index.meta.followed
+        if not len(found) or not known.next_number:
+            return found
+        if self._judged[0] != known.judged:
+            self._judged = known.judged, np.ascontiguousarray(self.index.judged.read(known.judged)["number"])
+        numbers = self._judged[1]
+        at = np.searchsorted(numbers, found["number"])
+        there = np.flatnonzero(at < len(numbers))
+        there = there[numbers[at[there]] == found["number"][there]]
+        judged = self.index.judged.read(known.judged)[at[there]]
+        found["took"][there], found["flags"][there] = judged["took"], found["flags"][there] | judged["flags"]
+        for first, last in known.unjudged:
+            found["flags"][(found["number"] >= first) & (found["number"] <= last)] |= UNSURE
+        return found
 
     def all_rows(self, wanted: Selection) -> np.ndarray:
         """All matching rows in one array."""
-        found = list(self.rows(wanted))
-        return np.concatenate(found) if found else np.empty(0)
+        found = [block for block in self.rows(wanted) if len(block)]
+        return np.concatenate(found) if found else np.empty(0, ROW)
+
+    # --- one record -----------------------------------------------------------------------------------------------------------
 
     def row(self, number: int, part: int) -> np.ndarray:
         """The row of one record. Raises ConfigError where there is none."""
-        self.catch_up()
-        for block in self.index.stored():
-            at = int(np.searchsorted(block["number"], number))
-            while at < len(block) and block["number"][at] == number:
-                if block["part"][at] == part:
-                    return block[at]
-                at += 1
+        for block in self._blocks(self._around(number)):
+            found = block[block["number"] == number]
+            if (found["part"] == part).any():
+                row: np.ndarray = self._judge(found[found["part"] == part])[0]
+                return row
+        self.follow(number)
+        made = self.index.made.read(self.index.meta.followed.made)
+        made = made[(made["number"] == number) & (made["part"] == part)]
+        if len(made):
+            return made[0]
         raise ConfigError(f"record {number}.{part}: there is none; `tidemill inspect RUN --from 0` lists all, by these numbers")
+
+    def _around(self, number: int) -> list[int]:
+        """The segment that holds an entry, by the heads of all; all where that cannot be said."""
+        from broker.journal.reading import segment_head
+
+        found: list[int] = []
+        for segment in self._segments():
+            path, known = segment_file(self.run.journal, segment), self.index.known(segment)
+            head = segment_head(path) if path.is_file() else None
+            first = head.first if head is not None else known.first if known is not None else None
+            if first is None:
+                return self._segments()
+            if first > number:
+                break
+            found = [segment]
+        return found
 
     def record(self, number: int, part: int) -> Opened:
         """One record in full. Raises ConfigError or JournalError."""
@@ -93,62 +245,21 @@ class Look:
         row = self.row(number, part)
         return made_record(self, row) if row["flags"] & MADE else open_record(self.run.journal, row)
 
-    # --- conversations ----------------------------------------------------------------------------------------------------------
+    def unrefused(self, wanted: Selection) -> np.ndarray:
+        """Rows of records that clients put and that the broker is not known to have refused."""
+        rows = self.all_rows(wanted)
+        return rows[rows["flags"] & (REFUSED | MADE) == 0]
 
-    def conversation(self, ticket: int, attempt: int | None) -> Conversation:
-        """A session. Raises ConfigError where nothing of it is recorded."""
-        rows = self.all_rows(Selection(session=(ticket, attempt)))
-        rows = rows[rows["flags"] & (REFUSED | MADE) == 0] if len(rows) else rows
-        if not len(rows):
-            raise ConfigError(f"session {ticket}{f'.{attempt}' if attempt else ''}: nothing of it is recorded here")
-        last = attempt if attempt is not None else int(rows["attempt"].max())
-        rows = rows[rows["attempt"] == last]
-        return self._conversation(ticket, last, rows)
 
-    def _conversation(self, ticket: int, attempt: int, rows: np.ndarray) -> Conversation:
-        from tools.records import episode
-        from tools.records.words import words_of
+def _merged(found: np.ndarray, made: np.ndarray) -> np.ndarray:
+    both = np.concatenate([found, made])
+    return both[np.lexsort((both["part"], both["number"]))]
 
-        by_queue = {queue: [row for row in rows if self.index.meta.queues[int(row["queue"])] == queue] for queue in self.index.meta.queues}
-        sample = self._newest([*by_queue.get("scored", ()), *by_queue.get("samples", ())])
-        whole = self._newest(by_queue.get("episodes", []))
-        remarks: list[str] = []
-        if whole is not None and "tokens" in whole.arrays:
-            raw, source = episode.of_episode(whole), "episode"
-        else:
-            raw, source = self._from_messages([*by_queue.get("turns", ()), *by_queue.get("actions", ())], remarks), "turns and actions"
-        plan = self._plan(ticket)
-        group = int(rows["group"][0])
-        reward = sample.header.get("reward") if sample is not None else None
-        advantage = episode.advantage_in(plan, group, reward)
-        return episode.Conversation(
-            ticket=ticket, attempt=attempt, group=group, source=source, task=whole.body.get("task") if whole else None,
-            outcome=whole.body.get("outcome") if whole else None, reward=reward,
-            reward_parts=sample.body.get("reward_parts", {}) if sample else {}, step=plan.step if plan else None,
-            truncated=bool(whole and whole.header.get("truncated")), remarks=[*remarks, *(whole.remarks if whole else ())],
-            pieces=episode.pieces_of(raw, words_of(self.run), advantage, plan.oldest_allowed if plan else 0),
-        )  # fmt: skip
 
-    def _newest(self, rows: list[np.ndarray]) -> Opened | None:
-        from tools.records.record import open_record
+def _overlaps(begin: float | None, end: float | None, wanted: Selection) -> bool:
+    too_early = wanted.begin is not None and end is not None and end < wanted.begin
+    return not too_early and not (wanted.end is not None and begin is not None and begin > wanted.end)
 
-        try:
-            return open_record(self.run.journal, max(rows, key=lambda row: int(row["number"]))) if rows else None
-        except JournalError:
-            return None
 
-    def _from_messages(self, rows: list[np.ndarray], remarks: list[str]) -> Raw:
-        from tools.records.episode import of_messages
-        from tools.records.record import open_record
-
-        records = []
-        for row in sorted(rows, key=lambda row: int(row["number"])):
-            try:
-                records.append(open_record(self.run.journal, row))
-            except JournalError as error:
-                remarks.append(str(error))
-        remarks += [remark for record in records for remark in record.remarks]
-        return of_messages(records)
-
-    def _plan(self, ticket: int) -> StepRow | None:
-        return next((plan for plan in reversed(self.index.meta.steps) if ticket in plan.tickets), None)
+def _dropped(error: FileNotFoundError) -> JournalError:
+    return JournalError(f"{error.filename}: the quota dropped it while it was read; run the command again")

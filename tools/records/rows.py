@@ -6,7 +6,8 @@ that an older or newer schema lacks is absent, one that it adds is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -17,29 +18,49 @@ from msgspec import Struct
 ROW = np.dtype([
     ("number", "<u8"), ("at", "<f8"), ("segment", "<u4"), ("offset", "<u8"), ("part", "<u2"), ("first_frame", "<u4"), ("queue", "u1"),
     ("flags", "u1"), ("client", "<u2"), ("ticket", "<i8"), ("group", "<i8"), ("member", "<i4"), ("attempt", "<i4"), ("turn", "<i4"),
-    ("oldest", "<i4"), ("newest", "<i4"), ("reward", "<f8"), ("bytes", "<u4"), ("tokens", "<i4"),
+    ("oldest", "<i4"), ("newest", "<i4"), ("reward", "<f8"), ("bytes", "<u4"), ("tokens", "<i4"), ("took", "<f4"),
 ])  # fmt: skip
-"""Absent integers are -1, an absent reward is NaN."""
+"""Absent integers are -1, an absent reward or time is NaN. `took`: seconds for which its maker held what it was made from; known from
+what the broker did, not from the record."""
+pack_row = struct.Struct("<QdIQHIBBHqqiiiiidIif").pack
+JUDGED = np.dtype([("number", "<u8"), ("took", "<f4"), ("flags", "u1")])
+"""Of an entry, what the broker made of it."""
+pack_judged = struct.Struct("<QfB").pack
 REFUSED, EVAL, TRUNCATED, DAMAGED, MADE, UNSURE = 1, 2, 4, 8, 16, 32
 """Flags: the broker did not take it; of an evaluation; cut off; its frames are damaged; made by the broker; not known whether taken."""
 
 
+QUEUES_MOST, CLIENTS_MOST = 255, 65_535
+"""Names that a row's columns can tell apart."""
+
+
+NAN = float("nan")
+
+
+class LeanFrame(Struct, gc=False, array_like=True):
+    """A frame's description."""
+
+    dtype: Any = None
+    shape: Any = None
+    bytes: int = 0
+
+
 class LeanHeader(Struct, gc=False):
-    """What the index wants of a header; of any schema."""
+    """What the index wants of a header; of any schema. Absent is what a row holds for absent."""
 
     queue: str = "?"
-    frames: list[Any] = []
-    ticket: int | None = None
-    group: int | None = None
-    member: int | None = None
-    attempt: int | None = None
-    turn: int | None = None
-    purpose: str | None = None
-    new_tokens: int | None = None
-    oldest_version: int | None = None
-    newest_version: int | None = None
-    reward: float | None = None
-    truncated: bool | None = None
+    frames: list[LeanFrame] = []
+    ticket: int = -1
+    group: int = -1
+    member: int = -1
+    attempt: int = -1
+    turn: int = -1
+    purpose: str = ""
+    new_tokens: int = -1
+    oldest_version: int = -1
+    newest_version: int = -1
+    reward: float = NAN
+    truncated: bool = False
 
 
 class LeanMessage(Struct, gc=False):
@@ -114,33 +135,25 @@ class Names:
         return found
 
 
-def row_of(header: Any, number: int, at: float, where: tuple[int, int], part: int, first_frame: int, queue: int, flags: int, client: int,
-           size: int) -> tuple[Any, ...]:  # fmt: skip
-    """One row. `header`: a `LeanHeader`, or the broker's own."""
+def row_of(header: LeanHeader, number: int, at: float, where: tuple[int, int], part: int, first_frame: int, queue: int, flags: int,
+           client: int, size: int) -> bytes:  # fmt: skip
+    """One row's bytes. Raises struct.error where a number fits no column."""
     if header.purpose == "eval":
         flags |= EVAL
     if header.truncated:
         flags |= TRUNCATED
-    reward = header.reward
-    return (
-        number, at, *where, part, first_frame, queue, flags, client, _integer(header.ticket), _integer(header.group),
-        _integer(header.member), _integer(header.attempt), _integer(header.turn), _integer(header.oldest_version),
-        _integer(header.newest_version), np.nan if reward is None else reward, size, _integer(header.new_tokens),
+    return pack_row(
+        number, at, *where, part, first_frame, queue, flags, client, header.ticket, header.group, header.member, header.attempt,
+        header.turn, header.oldest_version, header.newest_version, header.reward, size, header.new_tokens, NAN,
     )  # fmt: skip
 
 
-def _integer(value: int | None) -> int:
-    return -1 if value is None else value
-
-
-def placed_frames(headers: list[LeanHeader]) -> Iterator[tuple[int, int, LeanHeader]]:
+def placed_frames(headers: Sequence[LeanHeader]) -> Iterator[tuple[int, int, LeanHeader]]:
     """Each header with the index of its first frame and the bytes of all its frames."""
     start = 0
     for header in headers:
-        yield start, sum(_bytes_of(frame) for frame in header.frames), header
+        size = 0
+        for frame in header.frames:
+            size += frame.bytes
+        yield start, size, header
         start += len(header.frames)
-
-
-def _bytes_of(frame: Any) -> int:
-    """Of a frame's description `[dtype, shape, bytes]`; 0 where it is another."""
-    return int(frame[2]) if isinstance(frame, list | tuple) and len(frame) > 2 and isinstance(frame[2], int) else 0

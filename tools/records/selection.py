@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from schemas.edges import EDGES, Role
 from schemas.errors import ConfigError
-from tools.records.index import FailureRow, Meta
+from tools.records.tables import FailureRow, Meta, Segment
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "==": operator.eq, "<": operator.lt, ">": operator.gt, "=": operator.eq,
@@ -80,7 +80,7 @@ def check_queue(queue: str, known: Sequence[str]) -> None:
 
 def tickets_of_step(meta: Meta, step: int) -> list[int]:
     """Of all plans of that number."""
-    return sorted({ticket for row in meta.steps if row.step == step for ticket in row.tickets})
+    return sorted({ticket for row in meta.followed.steps if row.step == step for ticket in row.tickets})
 
 
 def mask(rows: np.ndarray, wanted: Selection, meta: Meta) -> np.ndarray:
@@ -107,6 +107,15 @@ def mask(rows: np.ndarray, wanted: Selection, meta: Meta) -> np.ndarray:
     return keep & _in_time(rows, wanted)
 
 
+def may_hold(segment: Segment, wanted: Selection) -> bool:
+    """False where a scanned segment holds no such row for certain."""
+    if wanted.session is not None and not segment.tickets[0] <= wanted.session[0] <= segment.tickets[1]:
+        return False
+    if wanted.group is not None and not segment.groups[0] <= wanted.group <= segment.groups[1]:
+        return False
+    return wanted.queue is None or wanted.queue in segment.totals
+
+
 def _queue_in(rows: np.ndarray, queues: Sequence[str], meta: Meta) -> np.ndarray:
     return np.isin(rows["queue"], [place for place, name in enumerate(meta.queues) if name in queues])
 
@@ -131,12 +140,8 @@ def _in_time(rows: np.ndarray, wanted: Selection) -> np.ndarray:
     return keep
 
 
-def failures(meta: Meta, wanted: Selection) -> list[FailureRow]:
-    """Those that the other filters let through."""
-    return [failure for failure in meta.failures if _fits(failure, wanted, meta)]
-
-
-def _fits(failure: FailureRow, wanted: Selection, meta: Meta) -> bool:
+def fits(failure: FailureRow, wanted: Selection, meta: Meta) -> bool:
+    """Whether the other filters let a failure through."""
     ticket, attempt = wanted.session or (failure.ticket, failure.attempt)
     queues = queues_of_stage(wanted.stage) if wanted.stage is not None else [failure.queue]
     return (

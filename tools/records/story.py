@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from schemas.errors import ConfigError
 from tools.records.lives import Fact
@@ -40,7 +40,7 @@ class Scope(Struct, kw_only=True):
     """What belongs to a subject. `last`: the entry by which all of it was known to the index."""
 
     subject: Subject
-    tickets: frozenset[int] = frozenset()
+    tickets: set[int] = field(default_factory=set)
     groups: frozenset[int] = frozenset()
     first: int = 0
     last: int = 0
@@ -58,6 +58,9 @@ class Collector:
 
     def take(self, fact: Fact) -> None:
         """Keeps it, or not."""
+        if fact.kind == "issued" and self.scope.subject.kind == "group" and fact.group == self.scope.subject.id:
+            self.scope.tickets.add(fact.ticket or 0)  # one that nobody came to play
+            self._open.add(fact.ticket or 0)
         if not self._touches(fact):
             return
         self.facts.append(fact)

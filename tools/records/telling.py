@@ -15,14 +15,16 @@ from broker.journal import Entry, Position
 from broker.journal.reading import Damage, Scan
 from schemas.edges import Role
 from schemas.errors import ConfigError, JournalError
-from tools.records.folding import Fold, Folded, encode_state, state_of
-from tools.records.index import Snapshot
+from tools.records.folding import Fold, Folded, encode_state, fold_from, state_of
 from tools.records.lives import Fact
 from tools.records.looking import Look
+from tools.records.progress import Way
 from tools.records.record import Opened, made
 from tools.records.rows import REFUSED
 from tools.records.selection import Selection, tickets_of_step
+from tools.records.starting import already_since
 from tools.records.story import Collector, Scope, Subject
+from tools.records.tables import StepRow
 
 
 class Story:
@@ -74,21 +76,43 @@ def made_record(look: Look, row: np.ndarray) -> Opened:
 
 def scope_of(look: Look, subject: Subject) -> Scope:
     """Tickets and groups of a subject, and the first entry that speaks of it. Raises ConfigError where none does."""
-    look.catch_up()
-    rows = look.all_rows(selection_of(subject if subject.attempt is None else Subject(kind="ticket", id=subject.id)))
+    look.scan()
+    wanted = selection_of(subject if subject.attempt is None else Subject(kind="ticket", id=subject.id))
+    rows = look.all_rows(wanted)
     tickets = tickets_of_step(look.index.meta, subject.id) if subject.kind == "step" else []
+    if not len(rows) and not tickets:
+        look.follow()  # a ticket that nobody played has no record but what the broker made
+        rows = look.all_rows(wanted)
     if not len(rows) and not tickets:
         raise ConfigError(f"{subject}: nothing of it is recorded here")
     if subject.attempt is not None and subject.attempt not in rows["attempt"]:
         raise ConfigError(f"{subject}: ticket {subject.id} has no such attempt; its sessions: {_attempts(rows) or 'none'}")
     if subject.kind in ("ticket", "session", "group"):
         tickets = sorted({int(ticket) for ticket in rows["ticket"] if ticket >= 0})
-    first, last = int(rows["number"].min()), int(rows["number"].max())
-    groups = frozenset(int(group) for group in rows["group"] if group >= 0)
+    last = int(rows["number"].max())
     if subject.kind == "version":
-        planned = [row.number for row in look.index.meta.steps if row.step == subject.id]
-        return Scope(subject=subject, first=min([first, *planned]), last=last)
-    return Scope(subject=subject, tickets=frozenset(tickets), groups=groups, first=first, last=last)
+        return Scope(subject=subject, first=_beginning(look, rows, frozenset(), subject.id), last=last)
+    groups = frozenset(int(group) for group in rows["group"] if group >= 0)
+    first = _beginning(look, rows, frozenset(tickets), None)
+    return Scope(subject=subject, tickets=set(tickets), groups=groups, first=first, last=last)
+
+
+def _beginning(look: Look, rows: np.ndarray, tickets: frozenset[int], step: int | None) -> int:
+    """The first entry of these rows, or that in which what they are of came to be: known to the broker before a record of it was put."""
+    first = int(rows["number"].min())
+    while (start := look.state_before(first)) is not None:
+        state = state_of(start.state)
+        since = already_since(state, tickets, step) if state is not None else None
+        if since is None:
+            break
+        first = min(_number_at(look, since), start.number - 1)
+    return first
+
+
+def _number_at(look: Look, at: float) -> int:
+    """Of the last record before that time."""
+    earlier = look.all_rows(Selection(begin=at - 60.0, end=at))
+    return int(earlier["number"][earlier["at"] < at].max(initial=0))
 
 
 def _attempts(rows: np.ndarray) -> str:
@@ -125,37 +149,51 @@ def usage(look: Look, version: int) -> list[tuple[str, int]]:
     return [(names[int(queue)], int((rows["queue"] == queue).sum())) for queue in np.unique(rows["queue"])]
 
 
+def plan_of(look: Look, ticket: int, last: int) -> StepRow | None:
+    """The plan that a ticket stands in, whose last record is in entry `last`; None where it came into none."""
+    known = [plan for plan in look.index.meta.followed.steps if ticket in plan.tickets]
+    if known:
+        return known[-1]
+    found: StepRow | None = None
+    walk = Walk(look, last, want_frames=False)
+    for entry, folded in walk:
+        for fact in folded.facts if folded is not None else ():
+            if fact.kind == "planned" and ticket in fact.tickets and walk.fold.lives is not None:
+                found = walk.fold.lives.plan(fact.step or 0, entry.number, entry.now)
+            elif (fact.kind == "ended" and fact.ticket == ticket) or (fact.kind == "committed" and ticket in fact.tickets):
+                return found
+    return found
+
+
 class Walk:
     """Entries from the nearest state at or before entry `first` on, each with what it led to (None where it cannot be folded)."""
 
     def __init__(self, look: Look, first: int, *, want_frames: bool) -> None:
         self._look = look
         self._journal = look.run.journal
-        self.start: Snapshot | None = look.index.snapshot_before(first)
-        state = state_of(self.start.state) if self.start is not None else None
-        self.fold = Fold(self._journal, state)
+        self.start = look.state_before(first)
+        self.fold = fold_from(self._journal, self.start)
         self._want_frames = want_frames
         self.stop_before: int | None = None
         """Entry before which the state is put down in `before` (msgpack); None where there is none."""
         self.before: bytes | None = None
 
     def __iter__(self) -> Iterator[tuple[Entry, Folded | None]]:
-        scan, batch = self.scan(), None
-        total, before = self._look.index.total_bytes, self._look.index.bytes_before()
+        scan, batch, way = self.scan(), None, Way(self._look.index.sizes(), self._look.progress)
         for item in scan:
             if scan.end is not None and scan.end != batch:
                 batch = scan.end
-                self._look.progress(before.get(batch.segment, 0) + batch.offset, total)
+                way.say(batch.segment, batch.offset)
             if isinstance(item, Damage):
                 if item.last >= item.first:
                     self.fold.lose(f"entries {item.first} to {item.last} are gone")
-            else:
+            elif self.start is None or item.number >= self.start.number:
                 if item.number == self.stop_before:
                     self.fold.meet(item.number)
                     self.before = encode_state(self.fold.lives.state) if self.fold.lives is not None else None
                 yield item, self.fold.take(item)
 
     def scan(self) -> Scan:
-        """The bare entries."""
+        """The bare entries, from the commit on in which the start lies."""
         start = Position(*self.start.position) if self.start is not None else None
-        return Scan(self._journal, start, self.start.number if self.start is not None else 0, want_frames=self._want_frames)
+        return Scan(self._journal, start, None if self.start is not None else 0, want_frames=self._want_frames)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tools.records.index import FailureRow, Meta
+from tools.records.index import Index
 from tools.records.rows import DAMAGED, EVAL, MADE, REFUSED, TRUNCATED, UNSURE
+from tools.records.tables import FailureRow, Meta
 from tools.records.words import harmless
 
 if TYPE_CHECKING:
+    from tools.records.ending import Ending
     from tools.records.episode import Conversation, Piece, Token
     from tools.records.record import Opened
 
@@ -52,6 +54,8 @@ def row_fields(row: np.ndarray, meta: Meta) -> dict[str, Any]:
     fields |= {name: int(row[name]) for name in names if row[name] >= 0}
     if not math.isnan(row["reward"]):
         fields["reward"] = float(row["reward"])
+    if not math.isnan(row["took"]):
+        fields["took"] = round(float(row["took"]), 6)
     flags = [word for flag, word in FLAG_WORDS if int(row["flags"]) & flag]
     return {**fields, "flags": flags} if flags else fields
 
@@ -69,7 +73,8 @@ def row_line(fields: Mapping[str, Any]) -> str:
         f"{fields['record']:>10}", f"{fields['at']:>10.3f} s", f"{fields['queue']:<9}", f"{session:>9}",
         f"g{fields['group']:<5}" if "group" in fields else " " * 6, f"turn {fields['turn']:<3}" if "turn" in fields else " " * 8,
         f"{fields['tokens']:>6} tok" if "tokens" in fields else " " * 10, f"{spoke:<7}",
-        f"r {fields['reward']:<7.4g}" if "reward" in fields else " " * 9, f"{size_text(fields['bytes']):>9}", fields["client"],
+        f"r {fields['reward']:<7.4g}" if "reward" in fields else " " * 9, f"{size_text(fields['bytes']):>9}",
+        f"{fields['took']:>8.3f} s" if "took" in fields else " " * 10, fields["client"],
         " ".join(fields.get("flags", ())),
     )  # fmt: skip
     return "  ".join(parts).rstrip()
@@ -80,61 +85,85 @@ def failure_line(failure: FailureRow) -> str:
     session = f"{failure.ticket}.{failure.attempt}" if failure.attempt is not None else f"{failure.ticket}"
     what = "ticket ended" if failure.final else f"{failure.queue} under {failure.client}"
     group = f"g{failure.group}" if failure.group is not None else ""
-    return f"{failure.number:>10}  {failure.at:>10.3f} s  {session:>9}  {group:<6}  {what}: {harmless(failure.reason)}"
+    took = f"{failure.seconds:>8.3f} s" if failure.seconds is not None else " " * 10
+    return f"{failure.number:>10}  {failure.at:>10.3f} s  {session:>9}  {group:<6}  {took}  {what}: {harmless(failure.reason)}"
 
 
 # --- the overview ------------------------------------------------------------------------------------------------------------------
 
 
-def overview(meta: Meta, name: str, bytes_on_disk: int, life: str, order: list[str]) -> Iterator[str]:
-    """Queues, ends, and what is wrong with the recording."""
-    began = meta.segments[0].began if meta.segments else 0.0
-    ended = meta.segments[-1].ended if meta.segments else 0.0
-    entries = sum(segment.entries for segment in meta.segments)
-    yield f"{name}: {entries:,} entries, {began:.1f} to {ended:.1f} s, {size_text(bytes_on_disk)} in {len(meta.segments)} segments; {life}"
+def first_line(name: str, sizes: Mapping[int, int], *, live: bool) -> str:
+    """What is known at once."""
+    return f"{name}: {size_text(sum(sizes.values()))} in {len(sizes)} segments" + ("; its broker is at work" if live else "")
+
+
+def overview(index: Index, order: list[str]) -> Iterator[str]:
+    """Queues, and how much there is."""
+    segments, totals = index.meta.segments, index.totals()
+    began = segments[0].began if segments else 0.0
+    ended = segments[-1].ended if segments else 0.0
+    yield f"{sum(segment.entries for segment in segments):,} entries, {began:.1f} to {ended:.1f} s"
     yield ""
     yield f"{'queue':<10} {'records':>10} {'bytes':>10} {'first':>11} {'last':>11} {'refused':>8}"
-    for queue in sorted(meta.totals, key=lambda queue: (order.index(queue) if queue in order else len(order), queue)):
-        of = meta.totals[queue]
+    for queue in sorted(totals, key=lambda queue: (order.index(queue) if queue in order else len(order), queue)):
+        of = totals[queue]
         yield f"{queue:<10} {of.records:>10,} {size_text(of.bytes):>10} {of.first:>9.3f} s {of.last:>9.3f} s {of.refused or '':>8}"
     yield ""
-    steps = {row.step for row in meta.steps}
-    if steps:
-        yield f"steps planned: {len(steps)} ({min(steps)} to {max(steps)})"
-    if meta.endings:
-        yield "tickets ended: " + ", ".join(f"{ending} {count:,}" for ending, count in sorted(meta.endings.items()))
-    if meta.failures:
-        yield f"failures: {len(meta.failures):,} (`--failed` lists them)"
-    others = {kind: count for kind, count in meta.events.items() if kind not in ("commit", "tick", "heartbeat")}
+    others = {kind: count for kind, count in events_of(index.meta).items() if kind not in ("commit", "tick", "heartbeat")}
     yield "other events: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(others.items()))
 
 
-def warnings(meta: Meta, gone: list[int], torn_bytes: int, *, live: bool, manifest: Mapping[str, Any]) -> Iterator[str]:
+def events_of(meta: Meta) -> dict[str, int]:
+    """How many of each kind."""
+    found: dict[str, int] = {}
+    for segment in meta.segments:
+        for kind, count in segment.events.items():
+            found[kind] = found.get(kind, 0) + count
+    return found
+
+
+def ending_lines(ending: Ending) -> Iterator[str]:
+    """What became of it."""
+    if ending.step:
+        yield f"steps: {ending.step}"
+    if ending.endings:
+        yield "tickets ended: " + ", ".join(f"{name} {count:,}" for name, count in sorted(ending.endings.items()))
+    if ending.failures:
+        yield f"failures: {ending.failures:,} (`--failed` lists them)"
+    if not ending.is_whole:
+        yield (
+            "not followed through the broker's core yet: failures are not counted, refused records not told from others, tickets not"
+            " listed; `--failed` follows it, once, and keeps what it finds"
+        )
+
+
+def warnings(index: Index, torn_bytes: int, *, live: bool, manifest: Mapping[str, Any]) -> Iterator[str]:
     """What is missing or damaged, one thing a line."""
+    meta, gone = index.meta, index.gone
     if manifest:
         yield manifest_line(manifest)
-    for first, last in meta.missing:
-        if _is_meant(first, manifest):
-            continue
-        if (first, last) in meta.dropped:
+    for first, last in index.gaps():
+        if not _is_meant(first, manifest):
             yield f"missing: entries {first:,} to {last:,}, whole segments: dropped by the quota (broker.journal_quota_bytes), or removed"
-        else:
+    for first, last in (gap for segment in meta.segments for gap in segment.missing):
+        if not _is_meant(first, manifest):
             yield f"missing: entries {first:,} to {last:,}"
     if gone:
         named = ", ".join(f"{index:08d}" for index in gone)
         yield f"missing: segments {named} were dropped since they were indexed: their headers are still listed, their frames are gone"
-    damages = [damage for damage in meta.damages if not (manifest and "gone" in damage)]
+    damages = [damage for segment in meta.segments for damage in segment.damages if not (manifest and "gone" in damage)]
     yield from (f"damage: {damage}" for damage in damages[:SHOWN_DAMAGES])
     if len(damages) > SHOWN_DAMAGES:
         yield f"damage: and {len(damages) - SHOWN_DAMAGES} more"
-    if meta.unreadable:
-        yield f"unreadable: {meta.unreadable:,} events are not msgpack maps with a type"
+    unreadable = sum(segment.unreadable for segment in meta.segments)
+    if unreadable:
+        yield f"unreadable: {unreadable:,} events are not msgpack maps with a type"
     if torn_bytes:
         yield f"the last {torn_bytes:,} bytes are no whole commit: " + (
             "being written now" if live else "cut off when the broker died; nothing of it was acknowledged"
         )
-    if meta.note:
-        yield f"not followed all the way: {meta.note}"
+    if meta.followed.note:
+        yield f"not followed all the way: {meta.followed.note}"
 
 
 def _is_meant(first: int, manifest: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from tests.tools.records.recorded import entries_of, write_run
 from tests.tools.records.test_damage import changed, of_another_schema
 from tests.tools.sim.scenarios import a_scenario
 from tools.records import views
+from tools.records.conversing import conversation
 from tools.records.cutting import cut
 from tools.records.looking import Look
 from tools.records.opening import open_run
@@ -50,7 +51,7 @@ def test_a_cut_tells_the_same_story(text: str, run: Look, tmp_path: Path) -> Non
         assert (found.note, wanted.note) == ("", "")
         assert found.facts == wanted.facts
         assert manifest["first"] == wanted.facts[0].number
-        assert list(views.warnings(look.index.meta, [], 0, live=False, manifest=opened.manifest)) == [views.manifest_line(manifest)]
+        assert list(views.warnings(look.index, 0, live=False, manifest=opened.manifest)) == [views.manifest_line(manifest)]
     assert not opened.directory.exists()
 
 
@@ -62,7 +63,7 @@ def test_the_records_of_its_id_are_whole_and_others_have_no_frames(run: Look, tm
             record = look.record(int(row["number"]), int(row["part"]))
             assert bool(record.arrays) == (row["ticket"] == 9)
             assert bool(record.remarks) != (row["ticket"] == 9)
-        assert look.conversation(9, None) == run.conversation(9, None)
+        assert conversation(look, 9, None) == conversation(run, 9, None)
 
 
 def test_a_cut_can_be_cut_again(run: Look, tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_what_failed_and_why_is_found_and_blanked(tmp_path: Path) -> None:
     entries, ticket = failing_at_reward(entries_of())
     with Look(open_run(str(write_run(tmp_path / "run", entries)))) as look:
         look.catch_up()
-        assert [(failure.ticket, failure.reason) for failure in look.index.meta.failures] == [(ticket, "verifier: secret 42")]
+        assert [(failure.ticket, failure.reason) for failure in look.index.meta.followed.failures] == [(ticket, "verifier: secret 42")]
         cut(look, subject_of(f"ticket:{ticket}"), tmp_path / "out.tide", redact=True)
     with zipfile.ZipFile(tmp_path / "out.tide") as archive:
         assert all(b"secret" not in archive.read(name) for name in archive.namelist())
@@ -126,11 +127,11 @@ def test_of_a_run_that_cannot_be_folded_only_the_ids_own_entries_are_cut(tmp_pat
         manifest = cut(look, subject_of("ticket:9"), tmp_path / "out.tide", redact=False)
         with pytest.raises(ConfigError, match="cannot be redacted"):
             cut(look, subject_of("ticket:9"), tmp_path / "other.tide", redact=True)
-        talk = look.conversation(9, None)
+        talk = conversation(look, 9, None)
     assert not manifest["folds"]
     with open_run(str(tmp_path / "out.tide")) as opened, Look(opened) as look:
         assert set(look.all_rows(Selection(begin=0.0))["ticket"]) == {9}
-        assert look.conversation(9, None) == talk
+        assert conversation(look, 9, None) == talk
 
 
 def test_the_entries_of_a_cut_are_those_of_the_run(run: Look, tmp_path: Path, entries: list[Entry]) -> None:

@@ -30,7 +30,7 @@ def said(run: Path) -> tuple[int, list[str]]:
     """Records found, and what the overview says is wrong."""
     with Look(open_run(str(run))) as look:
         rows = look.all_rows(Selection(begin=0.0))
-        return len(rows), list(views.warnings(look.index.meta, look.index.gone, look.torn_bytes, live=False, manifest={}))
+        return len(rows), list(views.warnings(look.index, look.torn_bytes, live=False, manifest={}))
 
 
 def log_of(run: Path, segment: int = 0) -> Path:
@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_frames_leaves_the_header_and_says_so(tmp_path: Path, e
         assert "damaged" in record.remarks[0]
         row = look.row(number, 0)
         assert "damaged" in views.row_fields(row, look.index.meta)["flags"]
-        assert look.index.meta.note == ""
+        assert look.index.meta.followed.note == ""
 
 
 def test_segments_that_the_quota_dropped_are_named_and_the_rest_is_read(tmp_path: Path, entries: list[Entry]) -> None:
@@ -127,7 +127,7 @@ def test_a_journal_of_another_schema_is_listed_and_its_records_opened(tmp_path: 
         rows = look.all_rows(Selection(queue="episodes"))
         assert len(rows) > 0
         record = look.record(int(rows[0]["number"]), int(rows[0]["part"]))
-        assert "of another version" in look.index.meta.note
+        assert "of another version" in look.index.meta.followed.note
         assert "unjudged" in views.row_fields(rows[0], look.index.meta)["flags"]
         story = tell(look, subject_of(f"ticket:{rows[0]['ticket']}"))
     assert record.unknown == ["header.colour"]

@@ -16,11 +16,12 @@ from stages.actor_train.core.advantages import advantage_of, spreads_by_group
 from tests.tools.records.recorded import entries_of, write_run
 from tests.tools.sim.scenarios import a_scenario
 from tools.records import episode, views
-from tools.records.index import StepRow
+from tools.records.conversing import conversation
 from tools.records.looking import Look
 from tools.records.opening import open_run
 from tools.records.record import Opened, opened
 from tools.records.selection import Selection
+from tools.records.tables import StepRow
 
 SPANS = (VersionSpan(2, 4, 3), VersionSpan(6, 8, 4))
 PLAN = StepRow(step=5, number=9, at=1.0, oldest_allowed=4, tickets=(7,), groups=((3, (0.0, 1.0, 1.0)),))
@@ -104,7 +105,7 @@ def look(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
 
 def test_every_trained_session_of_a_run_has_its_advantages(look: Look, tmp_path: Path) -> None:
     for row in look.all_rows(Selection(step=2, queue="episodes")):
-        talk = look.conversation(int(row["ticket"]), int(row["attempt"]))
+        talk = conversation(look, int(row["ticket"]), int(row["attempt"]))
         sampled = [token for piece in talk.pieces for token in piece.tokens if token.sampled]
         assert (talk.source, talk.step) == ("episode", 2)
         assert sampled

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from broker.core.events import decode_event, puts_of
 from tests.tools.records.recorded import append, entries_of, small, whole_entries, write_run
 from tests.tools.sim.scenarios import a_scenario
-from tools.records import indexing
+from tools.records import following, scanning, views
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
 from tools.records.selection import Selection
@@ -28,9 +27,10 @@ def summed(run: Path) -> tuple[Any, ...]:
     """All that an index says, in a form that two can be compared by."""
     with Look(open_run(str(run))) as look:
         look.catch_up()
-        rows = np.concatenate(list(look.index.stored()))
-        meta = look.index.meta
-        return rows.tolist().__repr__(), meta.totals, meta.steps, meta.endings, meta.events, meta.next_number, meta.note
+        known, rows = look.index.meta.followed, look.all_rows(Selection(begin=0.0))
+        events = views.events_of(look.index.meta)
+        shown = [views.row_fields(row, look.index.meta) for row in rows]
+        return shown, look.index.totals(), known.steps, known.endings, events, known.next_number, known.note
 
 
 def test_every_record_of_every_commit_has_a_row(tmp_path: Path, entries: list[Entry]) -> None:
@@ -47,9 +47,9 @@ def test_the_tickets_that_the_broker_made_are_rows_too_and_their_endings_add_up(
     run = write_run(tmp_path / "run", entries)
     with Look(open_run(str(run))) as look:
         look.catch_up()
-        meta = look.index.meta
-    assert meta.totals["tickets"].records == sum(meta.endings.values())
-    assert (meta.endings["trained"], meta.phase, meta.note) == (8, "closed", "")
+        known, totals = look.index.meta.followed, look.index.totals()
+    assert totals["tickets"].records == sum(known.endings.values())
+    assert (known.endings["trained"], known.phase, known.note) == (8, "closed", "")
 
 
 def test_an_index_that_grew_with_the_run_equals_one_made_at_its_end(tmp_path: Path, entries: list[Entry]) -> None:
@@ -64,15 +64,16 @@ def test_an_index_that_grew_with_the_run_equals_one_made_at_its_end(tmp_path: Pa
 
 
 def test_stopped_anywhere_it_goes_on_from_what_was_saved(tmp_path: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "SNAPSHOT_ENTRIES", 40)
-    monkeypatch.setattr(indexing, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(following, "SNAPSHOT_ENTRIES", 40)
+    monkeypatch.setattr(scanning, "BLOCK_ROWS", 16)
     run, whole = write_run(tmp_path / "run", entries, commit_every=5), write_run(tmp_path / "whole", entries, commit_every=5)
     for _ in range(4):
         with Look(open_run(str(run))) as look:
-            blocks = indexing.Indexing(look.index).run()
+            blocks = look.rows(Selection(begin=0.0))
             next(blocks, None)
             next(blocks, None)
             blocks.close()
+            look.follow(look.index.meta.followed.next_number + 60)
     assert summed(run) == summed(whole)
 
 
@@ -100,7 +101,7 @@ def test_where_it_may_not_write_it_keeps_the_index_elsewhere(tmp_path: Path, ent
         look.catch_up()
         assert not look.index.directory.is_relative_to(run)
         assert look.index.directory.stat().st_mode & 0o077 == 0
-        assert look.index.meta.next_number == len(entries)
+        assert look.index.meta.followed.next_number == len(entries)
 
 
 def test_a_second_reader_does_not_mix_with_the_first(tmp_path: Path, entries: list[Entry]) -> None:
@@ -138,9 +139,9 @@ def test_failures_and_lost_leases_of_a_troubled_run_are_found(tmp_path: Path) ->
     run = write_run(tmp_path / "run", entries_of(a_scenario(3, faults=Faults(kills=kills, duplicated=0.05, torn=0.02))))
     with Look(open_run(str(run))) as look:
         look.catch_up()
-        meta = look.index.meta
+        known, totals = look.index.meta.followed, look.index.totals()
         attempts = look.all_rows(Selection(begin=0.0))["attempt"].max()
     assert attempts > 1
-    assert meta.note == ""
-    assert sum(totals.refused for totals in meta.totals.values()) > 0
-    assert meta.totals["tickets"].records == sum(meta.endings.values())
+    assert known.note == ""
+    assert sum(of.refused for of in totals.values()) > 0
+    assert totals["tickets"].records == sum(known.endings.values())
