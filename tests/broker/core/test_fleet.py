@@ -1,10 +1,12 @@
 """Several hosts: who runs what, what becomes of it when a host dies, comes late, or comes back."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from broker.core.fleet import is_orphan
+from broker.core.state import Failed
 from schemas import messages as wire
 from tests.broker.core.mill import Mill
 
@@ -12,11 +14,11 @@ MakeMill = Callable[..., Mill]
 TWO = ("cpu:0", "cpu:1")
 
 
-def the_head(mill: Mill, *, slots: tuple[str, ...] = TWO, **fields: object) -> None:
+def the_head(mill: Mill, *, slots: tuple[str, ...] = TWO, **fields: Any) -> None:
     mill.hello("host-head", slots=slots, windows={}, place="m0", **fields)
 
 
-def a_far_host(mill: Mill, name: str = "host-far", *, slots: tuple[str, ...] = TWO, **fields: object) -> None:
+def a_far_host(mill: Mill, name: str = "host-far", *, slots: tuple[str, ...] = TWO, **fields: Any) -> None:
     said = {"directory": f"/far/{name}", "place": name, "windows": {}, **fields}
     mill.hello(name, slots=slots, **said)
 
@@ -35,6 +37,10 @@ def come_up(mill: Mill) -> None:
     for process in list(mill.state.processes.values()):
         if process.host and process.role in ("env", "reward"):
             mill.hello(process.name, host=process.host, windows={})
+
+
+def failure_of(mill: Mill) -> Failed | None:
+    return mill.state.failure
 
 
 def notes(mill: Mill, kind: str) -> list[dict[str, float | int | str]]:
@@ -142,7 +148,7 @@ def test_a_process_that_was_moved_is_refused_from_its_old_host_and_its_exit_ther
     mill.hello(moved, host="host-head", incarnation="c", windows={})
     a_far_host(mill, running={moved: 7})
     mill.send("host-far", wire.ProcessExited(name=moved, code=3, final=True))
-    assert mill.state.failure is None
+    assert failure_of(mill) is None
     assert mill.state.clients[moved].connected
 
 
@@ -163,9 +169,9 @@ def test_the_trainers_host_dead_for_good_ends_the_run_with_what_to_do(a_mill: Ma
     the_head(mill)
     a_far_host(mill)
     mill.wait(65, "host-far")
-    assert mill.state.failure is None
+    assert failure_of(mill) is None
     mill.wait(10, "host-far")
-    failure = mill.state.failure
+    failure = failure_of(mill)
     assert failure is not None
     assert failure.stage == "actor-train-0"
     assert "host-head is gone (silent for" in failure.reason
@@ -180,12 +186,13 @@ def test_a_role_that_a_host_cannot_run_goes_to_another_and_the_last_one_ends_the
     (far,) = [name for name in ordered(mill, "host-far") if name.startswith("env")]
     why = ("stages.env: model directory /models/m is not on this host",)
     mill.send("host-far", wire.ProcessExited(name=far, code=2, final=True, last_lines=why))
-    assert mill.state.failure is None
+    assert failure_of(mill) is None
     assert homes(mill)[far] == "host-head"
     assert notes(mill, "host_unfit")[0]["why"] == why[0]
     mill.send("host-head", wire.ProcessExited(name=far, code=2, final=True, last_lines=why))
-    assert mill.state.failure is not None
-    assert mill.state.failure.last_lines == why
+    failure = failure_of(mill)
+    assert failure is not None
+    assert failure.last_lines == why
 
 
 def test_of_two_machines_of_one_name_the_second_is_turned_away(a_mill: MakeMill) -> None:

@@ -71,7 +71,8 @@ def sshd(folder: Path) -> Iterator[Sshd]:
     port = _free_port()
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\n"
-        f"PidFile {folder}/sshd.pid\nSetEnv {MARK}={folder}\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
+        f"SetEnv {MARK}={folder}\n"
+        f"PidFile {folder}/sshd.pid\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
     )
     (folder / "ssh_config").write_text(
         f"Host *\n  HostName 127.0.0.1\n  Port {port}\n  User {getuser()}\n  IdentityFile {folder}/user_key\n  IdentitiesOnly yes\n"
@@ -91,7 +92,7 @@ def sshd(folder: Path) -> Iterator[Sshd]:
 
 def _environment(process: psutil.Process) -> dict[str, str]:
     try:
-        return process.environ()
+        return dict(process.environ())
     except psutil.Error:  # it has ended, or is somebody else's
         return {}
 

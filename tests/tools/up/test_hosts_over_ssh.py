@@ -102,7 +102,7 @@ def two_hosts(tmp_path: Path, daemon: Sshd, endpoint: str, python: str) -> str:
 
 def cmdline(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline()
+        return list(process.cmdline())
     except psutil.NoSuchProcess:
         return []
 
