@@ -43,7 +43,7 @@ def settle(crank: Crank) -> None:
     if _is_ending(state) or not state.processes:
         return
     offers = _offers(state)
-    if not offers or not _may_begin(state, len(offers)):
+    if not offers or not _may_begin(state, offers):
         return
     waiting = [process for process in state.processes.values() if not process.host or is_orphan(state, process, crank.now)]
     names = {process.name for process in waiting}
@@ -68,9 +68,19 @@ def _want_all(state: State) -> None:
             state.processes[name] = Process(name=name, role=role)
 
 
-def _may_begin(state: State, hosts: int) -> bool:
-    """At first, until as many hosts are there as the run waits for; then always."""
-    return hosts >= state.settings.wait_for or any(process.host for process in state.processes.values())
+def _may_begin(state: State, offers: list[Offer]) -> bool:
+    """Nothing is started before as many hosts are there as the run waits for, and among them one for every role; then anything may be."""
+    if any(process.host for process in state.processes.values()):
+        return True
+    return len(offers) >= state.settings.wait_for and not roles_without_host(state)
+
+
+def roles_without_host(state: State) -> list[str]:
+    """Roles that no host which is there may run, and that nobody serves who was started by hand."""
+    fit = {role for host in hosts_there(state) for role in _fit_for(state, host)}
+    served = {client.role for client in state.clients.values() if client.connected}
+    wanted = dict.fromkeys(process.role for process in state.processes.values())
+    return [role for role in wanted if role not in fit and role not in served]
 
 
 def _offers(state: State) -> list[Offer]:

@@ -55,7 +55,9 @@ def _options(arguments: argparse.Namespace) -> HostOptions:
     if arguments.slots:
         slots_named(arguments.slots, cores(), gpus())
     directory = Path(arguments.directory) if arguments.directory else None
-    return HostOptions(name=arguments.name, slots=arguments.slots, directory=directory, roles=tuple(Role(role) for role in roles))
+    return HostOptions(
+        name=arguments.name, broker=arguments.broker, slots=arguments.slots, directory=directory, roles=tuple(Role(role) for role in roles)
+    )
 
 
 if __name__ == "__main__":

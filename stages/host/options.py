@@ -13,6 +13,8 @@ class HostOptions:
     """Empty values leave the choice to the run's configuration, or to what is found on the machine."""
 
     name: str = "host"
+    broker: str = ""
+    """The broker's endpoint: on the address that leads there this host serves blobs; empty: it serves none."""
     slots: str = ""
     """`cpu:0-1`, `gpu:0-7`, "auto"."""
     directory: Path | None = None

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from schemas.errors import ConfigError
 from schemas.messages import Welcome
+from stages.blobs.cache import DIRECTORY_VARIABLE
+from stages.blobs.cache import default_directory as shared_cache
 
 CONFIG = "config.json"
 
@@ -27,6 +29,12 @@ class Quarters:
     def logs(self) -> Path:
         """One file a process."""
         return self.directory / "logs"
+
+    @property
+    def cache(self) -> Path:
+        """What came over the network, for all runs of this host; `$TIDEMILL_CACHE` where that is set."""
+        named = os.environ.get(DIRECTORY_VARIABLE, "")
+        return shared_cache() if self.shared or named else self.directory.parent / "cache"
 
     @property
     def own(self) -> str:

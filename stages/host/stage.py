@@ -7,19 +7,25 @@ know what the processes do.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 import structlog
 
+from broker.keys import client_keys
 from schemas.codec import Frame
+from schemas.config.broker import is_routable
 from schemas.config.run import HostConfig
 from schemas.edges import Role
 from schemas.errors import InvariantError
-from schemas.messages import BrokerMessage, Drain, ProcessExited, StartProcess, StopProcess, Welcome
+from schemas.messages import BrokerMessage, Drain, Peers, ProcessExited, StartProcess, StopProcess, Welcome
+from stages.blobs.cache import DIRECTORY_VARIABLE, Cache
+from stages.blobs.serving import Serving, serve
 from stages.host.alarm import Alarm
 from stages.host.children import EXIT_NOT_STARTED, Children
 from stages.host.core import Act, Kill, Report, Roster, Spawn, Terminate
@@ -78,13 +84,27 @@ class Host:
         self._roster = Roster(restart_policy(config))
         self._quarters = quarters_for(welcome, self._options.name, self._options.directory)
         self._children = Children(self._quarters.logs)
+        self._serving = self._serve(welcome)
         self._alarm = Alarm(self._children.fileno())
         log.info("host at work", slots=self._slots, directory=str(self._quarters.directory), shares_run_directory=not self._quarters.own)
 
+    def _serve(self, welcome: Welcome) -> Serving | None:
+        """Gives out what this machine has: the cache that its stages fill, and the run's files where they are here."""
+        config = welcome.config
+        os.environ[DIRECTORY_VARIABLE] = str(self._quarters.cache)  # for the stages
+        if not is_routable(self._options.broker):
+            return None
+        shared = [Path(welcome.run_directory) / "versions", Path(config["model"]["path"])] if self._quarters.shared else []
+        cache = Cache(self._quarters.cache, HostConfig.model_validate(config["host"]).cache_bytes)
+        return serve(self._options.broker, cache, shared, client_keys())
+
     def hello(self) -> Ready:
         """Offers slots, names what runs."""
-        quarters = self._quarters
-        return Ready(slots=self._slots, running=self._roster.running, directory=quarters.own, roles=self._options.roles)
+        quarters, serving = self._quarters, self._serving
+        return Ready(
+            slots=self._slots, running=self._roster.running, directory=quarters.own, roles=self._options.roles,
+            blobs=serving.endpoint if serving is not None else "",
+        )  # fmt: skip
 
     def deliver(self, delivery: Delivery) -> None:
         """Never called: a host opens no window."""
@@ -99,6 +119,8 @@ class Host:
                 self._perform(self._roster.stop(message, time.monotonic()))
             case Drain():
                 self._perform(self._roster.drain())
+            case Peers() if self._serving is not None:
+                self._serving.allow(message.keys)
         self._set_alarm()
 
     def work(self) -> bool:
@@ -135,6 +157,8 @@ class Host:
         """Ends every process: asked to, then killed after `CLOSE_GRACE_S`."""
         for name, code in self._children.end_all(CLOSE_GRACE_S).items():
             log.info("process ended with its host", process=name, code=code)
+        if self._serving is not None:
+            self._serving.close()
         self._alarm.close()
         self._children.close()
 

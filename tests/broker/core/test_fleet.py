@@ -62,10 +62,21 @@ def test_nothing_is_started_before_the_hosts_are_there_that_the_run_waits_for(a_
 def test_what_writes_into_the_run_directory_waits_for_a_host_that_has_it(a_mill: MakeMill) -> None:
     mill = a_mill()
     a_far_host(mill)
-    assert homes(mill)["actor-train-0"] == homes(mill)["weight-sync-0"] == ""
-    assert homes(mill)["env-0"] == "host-far"
+    assert ordered(mill, "host-far") == {}  # nor is anything else started that could do nothing
     the_head(mill)
     assert homes(mill)["actor-train-0"] == homes(mill)["weight-sync-0"] == "host-head"
+    assert ordered(mill, "host-far")
+
+
+def test_a_role_that_somebody_serves_by_hand_needs_no_host(a_mill: MakeMill) -> None:
+    mill = a_mill()
+    a_far_host(mill)
+    mill.hello("trainer")
+    assert ordered(mill, "host-far") == {}
+    mill.hello("sync")
+    mill.tick()
+    assert "env-0" in ordered(mill, "host-far")
+    assert homes(mill)["actor-train-0"] == ""
 
 
 def test_a_host_runs_only_the_roles_that_it_allows(a_mill: MakeMill) -> None:
