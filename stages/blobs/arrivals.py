@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from broker.keys import ClientKeys, client_keys
 from schemas.errors import BlobError, TidemillError
 from schemas.messages import Source
 from schemas.records import BlobDelta, BlobInfo
 from stages.blobs.cache import Cache, default_directory
 from stages.blobs.depot import Depot, Held
-from stages.blobs.fetcher import Fetcher
+
+if TYPE_CHECKING:
+    from broker.keys import ClientKeys
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -33,17 +35,25 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 def own_depot(quota_bytes: int, keys: ClientKeys | None = None) -> Depot:
     """This process's depot, with the machine's cache and the keys it was started with. Raises BlobError, ConfigError."""
+    from broker.keys import client_keys  # sockets are loaded where there is something to fetch
+    from stages.blobs.fetcher import Fetcher
+
     cache = Cache(default_directory(), quota_bytes)
     return Depot(cache, Fetcher(cache, keys if keys is not None else client_keys()))
+
+
+def nobody_serves(place: str) -> BlobError:
+    """What there is to say where something is neither here nor to be had."""
+    return BlobError(
+        f"{place} is not there on this machine, and no host of this run serves files: run `tidemill host` on the machine that has it, or "
+        f"copy it to the same place here"
+    )
 
 
 def bring(depot: Depot, wanted: Wanted) -> Held:
     """Here and now. Raises BlobError."""
     if not wanted.sources:
-        raise BlobError(
-            f"{wanted.place} is not on this machine, and no host of this run serves files: run `tidemill host` on the machine that has it, "
-            f"or copy it to the same place here"
-        )
+        raise nobody_serves(wanted.place)
     files = wanted.files or depot.fetcher.files(wanted.place, wanted.sources)
     return depot.directory(files, wanted.place, wanted.sources, wanted.deltas)
 

@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct
@@ -21,8 +22,10 @@ from schemas.errors import BlobError
 from schemas.messages import Source
 from schemas.records import BlobDelta, BlobInfo
 from stages.blobs.cache import Cache, Lock
-from stages.blobs.fetcher import Fetcher
 from stages.blobs.outline import check_names
+
+if TYPE_CHECKING:
+    from stages.blobs.fetcher import Fetcher
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from broker.keys import ClientKeys
 from schemas.config.pipeline import PipelineConfig
-from schemas.errors import BlobError
 from schemas.messages import Welcome
-from stages.blobs.arrivals import Wanted, bring, own_depot
+from stages.blobs.arrivals import Wanted, bring, nobody_serves, own_depot
 from stages.blobs.outline import WEIGHTS
 
 log = structlog.get_logger(__name__)
@@ -37,10 +36,7 @@ def _at_hand(welcome: Welcome, keys: ClientKeys | None, *, weights: bool) -> Wel
     if Path(place).is_dir():
         return welcome
     if not welcome.sources:
-        raise BlobError(
-            f"model.path {place} is not on this machine, and no host of this run serves files yet: run `tidemill host` on the machine that "
-            f"has it, or copy it to the same place here"
-        )
+        raise nobody_serves(f"model.path {place}")
     depot = own_depot(config.host.cache_bytes, keys)
     try:
         files = depot.fetcher.files(place, welcome.sources)

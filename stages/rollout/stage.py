@@ -1,7 +1,7 @@
 """The rollout stage: answers turns with one engine, and keeps its weights where the broker wants them.
 
     turns    ─► [held + context + tokens] ─► engine ─► actions       one commit a turn: acks the turn, puts the action
-    installs ─► read, check, install between two decode steps ─► Receipt | InstallFailed
+    installs ─► here? else fetched by a thread ─► read, check, install between two decode steps ─► Receipt | InstallFailed
 
 | waits for | unblocked by |
 |---|---|
@@ -24,11 +24,12 @@ import msgspec
 import numpy as np
 import structlog
 import xxhash
+from msgspec.structs import replace
 
 from schemas.codec import Frame, decode_record
 from schemas.config import PipelineConfig
 from schemas.edges import Role
-from schemas.errors import EngineError, ModelError, WireError
+from schemas.errors import BlobError, EngineError, ModelError, WireError
 from schemas.header import Header
 from schemas.messages import (
     Abort,
@@ -42,7 +43,9 @@ from schemas.messages import (
     Welcome,
 )
 from schemas.records import Action, Array, Install, Turn, VersionSpan, no_tokens
+from stages.blobs.arrivals import nobody_serves, own_depot
 from stages.rollout.engine import SessionKey, TurnRefusedError, TurnRequest, TurnResult
+from stages.rollout.incoming import Arrived, Incoming, Ordered, is_here
 from stages.rollout.weights import Replica, install
 from stages.service.stage import Delivery, Link, Put, Ready
 
@@ -92,7 +95,7 @@ class Rollout:
     def __post_init__(self) -> None:
         self._sessions: dict[SessionKey, Array] = {}
         self._playing: dict[int, Playing] = {}
-        self._orders: list[Install] = []
+        self._orders: list[Ordered] = []
         self._installed: Install | None = None
         self._counts = Counts()
 
@@ -101,6 +104,7 @@ class Rollout:
         self._link = link
         config = PipelineConfig.model_validate(welcome.config)
         self._window = config.stages.rollout.max_running
+        self._incoming = Incoming(lambda: own_depot(config.host.cache_bytes))
         self._replica = self.engine_factory(config)
 
     def hello(self) -> Ready:
@@ -127,16 +131,19 @@ class Rollout:
         elif isinstance(message, CloseSession):
             self._forget((message.ticket, message.attempt))
         elif isinstance(message, InstallOrder):
-            self._keep_order(message.header, frames)
+            self._keep_order(message, frames)
 
     def work(self) -> bool:
-        """One install or one decode step."""
-        if self._orders:
-            self._install(self._orders.pop(0))
+        """One install or one decode step; while a version comes over the network, decode steps."""
+        arrived = self._incoming.taken()
+        if arrived is not None:
+            self._install(arrived)
+        elif self._orders and not self._incoming.busy:
+            self._begin_install(self._orders.pop(0))
         elif self._replica.engine.has_work():
             for result in self._replica.engine.step():
                 self._answer(result)
-        return bool(self._orders) or self._replica.engine.has_work()
+        return (bool(self._orders) and not self._incoming.busy) or self._replica.engine.has_work()
 
     def stats(self) -> dict[str, float]:
         counts = self._counts
@@ -147,11 +154,12 @@ class Rollout:
             "failures_total": counts.failures,
             "installs_total": counts.installs,
             "install_seconds_total": counts.install_seconds,
+            "fetched_bytes_total": float(self._incoming.fetched_bytes),
         }
 
     def waiting(self) -> str:
         if self._installed is None:
-            return "on weight-sync for the first version"
+            return "on another host for the files of the first version" if self._incoming.busy else "on weight-sync for the first version"
         return "" if self._playing else "on env for turns"
 
     def drained(self) -> bool:
@@ -160,9 +168,10 @@ class Rollout:
     def close(self) -> None:
         self._playing.clear()
         self._sessions.clear()
+        self._incoming.close()
 
     def wake_fd(self) -> int | None:
-        return None
+        return self._incoming.wake_fd()
 
     def _submit(self, delivery: Delivery) -> None:
         turn, key, engine = delivery.record(Turn), session_of(delivery.header), self._replica.engine
@@ -217,27 +226,59 @@ class Rollout:
         self._counts.turns += 1
         self._counts.tokens += count
 
-    def _keep_order(self, header: Header, frames: Sequence[Frame]) -> None:
+    def _keep_order(self, message: InstallOrder, frames: Sequence[Frame]) -> None:
         try:
-            self._orders.append(decode_record(Install, frames))
+            self._orders.append(Ordered(decode_record(Install, frames), message.sources))
         except WireError as error:
-            self._link.send(InstallFailed(number=header.newest_version or 0, reason=str(error)))
+            self._link.send(InstallFailed(number=message.header.newest_version or 0, reason=str(error)))
 
-    def _install(self, order: Install) -> None:
-        started = self.clock()
-        try:
-            digest = install(self._replica, order)
-        except (EngineError, ModelError) as error:
-            log.error("install_failed", version=order.number, reason=str(error))
-            self._link.send(InstallFailed(number=order.number, reason=str(error)))
+    def _begin_install(self, ordered: Ordered) -> None:
+        """At once where its directory is here; where that is not what was ordered, and somebody serves it, it is fetched too."""
+        order = ordered.install
+        if not is_here(order):
+            self._fetch(ordered)
             return
+        try:
+            self._take_into_use(order, self.clock(), {})
+        except (EngineError, ModelError) as error:
+            if not ordered.sources:
+                self._fail(order, error)
+                return
+            log.warning("fetched_instead", version=order.number, location=order.location, reason=str(error))
+            self._fetch(ordered)
+
+    def _fetch(self, ordered: Ordered) -> None:
+        if ordered.sources:
+            self._incoming.fetch(ordered)
+        else:
+            self._fail(ordered.install, nobody_serves(ordered.install.location))
+
+    def _install(self, arrived: Arrived) -> None:
+        """What came over the network, or why it did not."""
+        try:
+            if isinstance(arrived.came, BlobError):
+                raise arrived.came
+            started = self.clock() - arrived.came.seconds
+            self._take_into_use(replace(arrived.order, location=str(arrived.came.path)), started, arrived.came.metrics)
+            self._incoming.keep(arrived.came)
+        except (EngineError, ModelError, BlobError) as error:
+            if not isinstance(arrived.came, BlobError):
+                arrived.came.release()
+            self._fail(arrived.order, error)
+
+    def _take_into_use(self, order: Install, started: float, metrics: dict[str, float]) -> None:
+        digest = install(self._replica, order)
         seconds, first = self.clock() - started, self._installed is None
         self._installed = order
         self._counts.installs += 1
         self._counts.install_seconds += seconds
-        self._link.send(Receipt(lineage=order.lineage, number=order.number, digest=digest, seconds=seconds))
+        self._link.send(Receipt(lineage=order.lineage, number=order.number, digest=digest, seconds=seconds, metrics=metrics))
         if first:
             self._link.send(Credit(queue="turns", window=self._window))
+
+    def _fail(self, order: Install, error: Exception) -> None:
+        log.error("install_failed", version=order.number, reason=str(error))
+        self._link.send(InstallFailed(number=order.number, reason=str(error)))
 
 
 def session_of(header: Header) -> SessionKey:

