@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from schemas.codec import Frame
-from schemas.config import PipelineConfig
+from schemas.config import EnvConfig, PipelineConfig
 from schemas.edges import Role
 from schemas.errors import WireError
 from schemas.header import Purpose
@@ -27,7 +27,7 @@ from schemas.records import Action, Sampling, Ticket
 from stages.env.environment import LoadedEnvironment
 from stages.env.playground import MakeSession, Playground
 from stages.env.session import Answer, Asked, Failed, Finished, Opening, Said, Session, SessionKey
-from stages.env.settings import open_environment, purpose_sampling, session_rules
+from stages.env.settings import OpenedEnvironment, open_environment, purpose_sampling, session_rules
 from stages.env.transcript import versions_of
 from stages.env.user_code import UserCode
 from stages.env.vocabulary import Vocabulary
@@ -63,9 +63,10 @@ class Counts:
 
 @dataclass
 class Env:
-    """See the module. `clock` gives seconds on a monotonic clock."""
+    """See the module. `clock` gives seconds on a monotonic clock; `opener` finds the environment, under a debugger where wanted."""
 
     clock: Callable[[], float] = time.monotonic
+    opener: Callable[[EnvConfig], OpenedEnvironment] = open_environment
     role: Role = field(default=Role.ENV, init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class Env:
         self._link = link
         self._heartbeat_s = welcome.heartbeat_s
         self._config = PipelineConfig.model_validate(welcome.config)
-        self._loaded = open_environment(self._config.stages.env)
+        self._loaded = self.opener(self._config.stages.env)
         vocabulary = Vocabulary.open(self._config.model.path)
         stops = vocabulary.stop_tokens(self._loaded.stop_text)
         self._sampling: dict[str, Sampling] = {

@@ -15,6 +15,10 @@ from tokenizers import Tokenizer
 from schemas.errors import ConfigError
 from schemas.records import Array
 
+UNKNOWN_TOKENS = frozenset({"<unk>", "[UNK]", "<UNK>", "<|unk|>"})
+"""What tokenizers put in the place of text that they cannot say."""
+UNKNOWN_SHOWN = 8
+
 
 class Vocabulary:
     """The tokenizer of one model directory."""
@@ -22,6 +26,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer, end_of_text: tuple[int, ...] = ()) -> None:
         self._tokenizer = tokenizer
         self._end_of_text = end_of_text
+        self._known: set[str] = set()
 
     @classmethod
     def open(cls, model: Path | str) -> Vocabulary:
@@ -34,7 +39,10 @@ class Vocabulary:
         return cls(tokenizer, _end_of_text(Path(model)))
 
     def encode(self, text: str) -> Array:
-        """int32 ids of `text` alone. Raises what tokenizers raises for text that it has no tokens for."""
+        """int32 ids of `text` alone. Raises ValueError where it has no token for a character: the policy would read past it."""
+        if unknown := self._unknown(text):
+            named = ", ".join(map(repr, sorted(unknown)[:UNKNOWN_SHOWN]))
+            raise ValueError(f"it has no token for {named}; say it in characters that the model knows, or take another [model] path")
         return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def decode(self, tokens: Array) -> str:
@@ -56,6 +64,17 @@ class Vocabulary:
                 " names no eos_token_id; choose a stop_text that is one token"
             )
         return tuple(sorted(found))
+
+    def _unknown(self, text: str) -> set[str]:
+        """Characters of `text` that become no token, or the one for what is unknown. White space may be normalised away."""
+        unknown = set()
+        for character in set(text) - self._known:
+            tokens = self._tokenizer.encode(character, add_special_tokens=False).tokens
+            if character.isspace() or (tokens and set(tokens).isdisjoint(UNKNOWN_TOKENS)):
+                self._known.add(character)
+            else:
+                unknown.add(character)
+        return unknown
 
     def _texts(self) -> Sequence[str]:
         ids = [[index] for index in range(self._tokenizer.get_vocab_size(with_added_tokens=True))]
