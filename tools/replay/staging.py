@@ -116,8 +116,9 @@ def make_stage(role: Role, turns: Turns, debugger: Debugger | None) -> Stage:
             return Reward(pool_maker=pool_maker(debugger))
         case Role.ENV:
             from stages.env.stage import Env
+            from tools.replay.stepping import opener
 
-            return Env()
+            return Env(opener=opener(debugger is not None))
         case Role.REFERENCE:
             from stages.reference.stage import Reference
 
