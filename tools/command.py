@@ -44,6 +44,21 @@ def up(
 
 
 @app.command()
+def serve(
+    file: File,
+    overrides: Overrides = None,
+    endpoint: Annotated[str, typer.Option(help="Where stages find it: tcp://*:7700 needs keys; none: broker.endpoint.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the run; none: the pipeline's newest run if it has not ended, else a new one.")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that failed or was stopped, too.")] = False,
+) -> None:
+    """Run the broker of a pipeline alone, until its steps are done; its stages are started by somebody else."""
+    from tools.serve.command import serve as run_serve
+
+    at = [f'broker.endpoint="{endpoint}"'] if endpoint else []
+    raise typer.Exit(run_serve(file, [*(overrides or ()), *at, *_named(name)], resume=resume))
+
+
+@app.command()
 def check(file: File, overrides: Overrides = None) -> None:
     """Show what each process will see, and every predicted deadlock or bound; exit code 2 where it cannot run."""
     from broker.keys import directory_for
@@ -113,6 +128,14 @@ def doctor(run: Run, as_json: Json = False) -> None:
     from tools.observe.command import run_doctor
 
     raise typer.Exit(run_doctor(run, as_json=as_json))
+
+
+@app.command()
+def stop(run: Run) -> None:
+    """End a run before its steps are done: its ledger closes, its stages go home."""
+    from tools.serve.stopping import stop as run_stop
+
+    raise typer.Exit(run_stop(run))
 
 
 dead = typer.Typer(help="Look at records that were given up, and try them again.", no_args_is_help=True)

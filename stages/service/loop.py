@@ -71,7 +71,7 @@ class Loop:
         """Before the stage's start: brings what the welcome names and this machine lacks; what it returns names it as it is here."""
         self.patience_s = 0.0
         """Seconds without a broker after which `run` gives up; 0: it waits for ever."""
-        self._in_touch_at = time.monotonic()
+        self._without_broker_s = 0.0
         self._pulse = Pulse()
         self._client = Client(endpoint, stage.role, name, self._hello, keys)
         self._started = False
@@ -125,7 +125,7 @@ class Loop:
         began = time.monotonic()
         received = self._client.poll(timeout_s)
         polled = time.monotonic()
-        self._look_for_broker(polled)
+        self._look_for_broker(polled - began)
         self._wait_s += polled - began
         for message, frames in received:
             self._dispatch(message, frames)
@@ -134,10 +134,10 @@ class Loop:
         self._heartbeat()
         return more
 
-    def _look_for_broker(self, now: float) -> None:
-        if self._client.at_home:
-            self._in_touch_at = now
-        elif self.patience_s and now - self._in_touch_at > self.patience_s:
+    def _look_for_broker(self, waited_s: float) -> None:
+        """Only waiting counts: while a stage loads its model, nobody looks whether the broker is there."""
+        self._without_broker_s = 0.0 if self._client.at_home else self._without_broker_s + waited_s
+        if self.patience_s and self._without_broker_s > self.patience_s:
             raise NoBrokerError(f"no broker for {self.patience_s:g} s: the run is taken for over")
 
     def _patience(self) -> float:

@@ -72,7 +72,7 @@ def run_directory_to_resume(config: PipelineConfig) -> Path:
     path = Path(config.run.directory) / config.run.name
     if not (path / CONFIG).is_file():
         raise ConfigError(f"--resume: {path} holds no run; leave --resume out to start one")
-    if _ended(path) == "done":
+    if how_it_ended(path) == "done":
         raise ConfigError(f"--resume: run {config.run.name!r} has ended; start another under another --name")
     if (path / SCHEMA_LOCK).read_bytes() != LOCK_FILE.read_bytes():
         raise ConfigError(f"--resume: {path} was written by another version of Tidemill (its {SCHEMA_LOCK} differs)")
@@ -86,7 +86,7 @@ def forget_the_end(path: Path) -> None:
     (path / FAILURE).unlink(missing_ok=True)
 
 
-def _ended(path: Path) -> str:
+def how_it_ended(path: Path) -> str:
     """How the broker said that the run ended: `done`, `stopped` or `failed`; empty where it was cut off."""
     if not (path / SUMMARY).is_file():
         return "failed" if (path / FAILURE).is_file() else ""
