@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from schemas.config import PipelineConfig
 from schemas.errors import ConfigError
-from tools.up.directory import CONFIG, FAILURE, SUMMARY, how_it_ended, new_run_directory, run_directory_to_resume, with_name
+from tools.up.directory import CONFIG, FAILURE, SUMMARY, how_it_ended, run_directory_to_resume
 
 DONE = "done"
 STOPPED = "stopped"
@@ -28,18 +28,18 @@ FAILED = "failed"
 
 
 class Chosen(Struct, frozen=True):
-    """A run directory that is there; `over`: how it ended, where there is nothing left to serve."""
+    """A run directory that is there, None for a new run; `over`: how it ended, where there is nothing left to serve."""
 
-    directory: Path
+    directory: Path | None = None
     over: str = ""
 
 
 def choose(config: PipelineConfig, *, resume: bool) -> Chosen:
-    """Makes the directory of a new run. Raises ConfigError where that, or going on as configured, cannot be."""
+    """Raises ConfigError where a run cannot go on as it is configured now."""
     found = _named(config) if config.run.name else _newest(config)
     ended = how_it_ended(found) if found is not None else ""
     if found is None or (not config.run.name and (ended == DONE or (ended == STOPPED and not resume))):
-        return Chosen(new_run_directory(with_name(config)))
+        return Chosen()
     if ended and (ended == DONE or not resume):
         return Chosen(found, ended)
     return Chosen(_to_go_on(config, found))

@@ -21,7 +21,7 @@ from stages.host.core import EXIT_BAD_INPUT
 from tools.keys.local import hand_down
 from tools.serve.choosing import FAILED, choose
 from tools.serve.keeper import BROKER, Keeper
-from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held
+from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, with_name
 from tools.up.ending import RunFailure, failure_text, readable, summary_page
 from tools.up.endpoint import check_free, check_metrics_port
 from tools.up.lines import Lines
@@ -40,15 +40,21 @@ def serve(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     keys = hand_down(config.broker.endpoint, config.broker.keys)
     check_free(config.broker.endpoint)
     check_metrics_port(config.broker.metrics_address, config.broker.metrics_port)
-    check_what_is_named(config)
     chosen = choose(config, resume=resume)
-    if chosen.over:
+    if chosen.directory is not None and chosen.over:
         return _say_it_is_over(chosen.directory, chosen.over, console)
-    with held(chosen.directory):
-        forget_the_end(chosen.directory)
-        console.print(f"run {chosen.directory.name} in {chosen.directory}; stages come to {config.broker.endpoint}")
-        keeper = Keeper(chosen.directory, config.broker.endpoint, _view(console, config), keys)
-        return _say_the_end(keeper.run(), chosen.directory, keeper, console)
+    directory = chosen.directory or _new(config)
+    with held(directory):
+        forget_the_end(directory)
+        console.print(f"run {directory.name} in {directory}; stages come to {config.broker.endpoint}")
+        keeper = Keeper(directory, config.broker.endpoint, _view(console, config), keys)
+        return _say_the_end(keeper.run(), directory, keeper, console)
+
+
+def _new(config: PipelineConfig) -> Path:
+    """Checked once: a broker that comes back after a crash is not to keep its stages waiting."""
+    check_what_is_named(config)
+    return new_run_directory(with_name(config))
 
 
 def _checked_config(file: Path, overrides: Sequence[str], console: Console) -> PipelineConfig:
