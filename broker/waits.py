@@ -4,7 +4,7 @@ moves.
 
 from __future__ import annotations
 
-from broker.core import evaluations, groups, plans, versions
+from broker.core import evaluations, fleet, groups, plans, versions
 from broker.core.state import Phase, Stand, State
 from schemas.edges import EDGES, STAGES, Delivery, Role
 
@@ -13,11 +13,21 @@ def waits(state: State, now: float) -> list[str]:
     """Root causes first."""
     if state.phase in (Phase.CLOSING, Phase.CLOSED):
         return []
+    if state.processes and not any(process.host for process in state.processes.values()):
+        return [*_hosts(state, now), *_spoken(state)]
     return [*_missing(state, now), *_suspects(state, now), *_versions(state), *_queues(state, now), *_trainer(state, now), *_spoken(state)]
 
 
 def _ago(seconds: float) -> str:
     return f"since {seconds:.0f} s"
+
+
+def _hosts(state: State, now: float) -> list[str]:
+    """Nothing was started yet."""
+    here = ", ".join(host.name for host in fleet.hosts_there(state)) or "none"
+    lacking = fleet.roles_without_host(state)
+    for_roles = f", and one that may run {', '.join(lacking)}" if lacking else ""
+    return [f"the run waits for {state.settings.wait_for} hosts{for_roles}; here: {here}, {_ago(now - state.started_at)}"]
 
 
 def _missing(state: State, now: float) -> list[str]:

@@ -7,25 +7,12 @@ from collections.abc import Iterator
 from broker.core import evaluations, versions
 from broker.core.settings import GRANT_SECONDS
 from broker.core.state import Client, GrantState
+from broker.diagnosis.hosts import log_of
 from broker.diagnosis.scene import Scene, Seen, seconds, usual
 from schemas.edges import STAGES, Role
 
 STARTING_S = 60.0
 """A model of some billion parameters is read from a disk within this; a process that takes longer is worth a look."""
-
-
-def hosts_gone(scene: Scene) -> Iterator[Seen]:
-    """Processes are wanted, and nobody is there to start them."""
-    hosts = scene.clients(Role.HOST)
-    if scene.state.processes and not any(host.connected for host in hosts):
-        since_s = min((scene.now - host.since for host in hosts), default=scene.stalled_s)
-        names = ", ".join(host.name for host in hosts)
-        yield Seen(
-            what=f"the host agent {names} is gone since {seconds(since_s)}: nobody starts processes again",
-            since_s=since_s,
-            subject=names,
-            advice="see logs/host.log; start it again with `tidemill host`",
-        )
 
 
 def roles_gone(scene: Scene) -> Iterator[Seen]:
@@ -55,7 +42,7 @@ def _role_gone(scene: Scene, role: Role) -> Iterator[Seen]:
         what=f"{role} is gone since {seconds(since_s)}, {whole}: {gone}",
         since_s=since_s,
         subject=clients[0].name,
-        advice=f"see logs/{clients[0].name}.log",
+        advice=f"see {log_of(scene, clients[0])}",
     )
 
 
@@ -73,7 +60,7 @@ def some_gone(scene: Scene) -> Iterator[Seen]:
             what=f"{client.name} is gone since {seconds(since_s)} ({client.lost}); the other {client.role} processes go on",
             since_s=since_s,
             subject=client.name,
-            advice=f"see logs/{client.name}.log",
+            advice=f"see {log_of(scene, client)}",
         )
 
 
@@ -125,7 +112,7 @@ def starting(scene: Scene) -> Iterator[Seen]:
                 what=f"{client.name} is still starting, since {seconds(since_s)}: it said hello and is not ready",
                 since_s=since_s,
                 subject=client.name,
-                advice=f"see logs/{client.name}.log",
+                advice=f"see {log_of(scene, client)}",
             )
 
 
@@ -138,7 +125,7 @@ def unpublished(scene: Scene) -> Iterator[Seen]:
                 what=f"{client.name} is ready since {seconds(since_s)} and has not published a version",
                 since_s=since_s,
                 subject=client.name,
-                advice=f"see logs/{client.name}.log",
+                advice=f"see {log_of(scene, client)}",
             )
 
 
@@ -193,7 +180,7 @@ def installs_failed(scene: Scene) -> Iterator[Seen]:
             yield Seen(
                 what=f"{client.name} failed {failures} times to install version {versions.target(scene.state)}",
                 subject=client.name,
-                advice=f"see logs/{client.name}.log",
+                advice=f"see {log_of(scene, client)}",
             )
 
 
@@ -220,9 +207,7 @@ def slots_held(scene: Scene) -> Iterator[Seen]:
         if grant.granted_at is None or scene.now - grant.granted_at <= scene.late_after_s(state.grant_s):
             continue
         since_s = scene.now - grant.granted_at
-        waiters = [
-            other.client for other in state.grants.values() if other.granted_at is None and other.overlaps(grant)
-        ]
+        waiters = [other.client for other in state.grants.values() if other.granted_at is None and other.overlaps(grant)]
         slots = ", ".join(grant.slots) or "its slots"
         wait = f"; {', '.join(waiters)} waits for it" if waiters else ""
         yield Seen(

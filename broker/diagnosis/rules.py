@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from broker.core.state import Phase, State
-from broker.diagnosis import processes, work
+from broker.diagnosis import hosts, processes, work
 from broker.diagnosis.scene import Finding, Scene, Seen, Severity
 
 FAILED, STALL, TROUBLE, NOTICE = Severity.FAILED, Severity.STALL, Severity.TROUBLE, Severity.NOTICE
@@ -29,7 +29,9 @@ RULES = (
     Rule("run_failed", FAILED, work.failed, sure=True),
     Rule("disk_full", STALL, work.disk_full, sure=True),
     Rule("broker_restarted", NOTICE, work.restarted),
-    Rule("host_gone", TROUBLE, processes.hosts_gone),
+    Rule("hosts_awaited", STALL, hosts.hosts_awaited, sure=True),
+    Rule("host_gone", TROUBLE, hosts.hosts_gone),
+    Rule("host_unfit", TROUBLE, hosts.hosts_unfit),
     Rule("role_gone", STALL, processes.roles_gone, sure=True),
     Rule("silent", STALL, processes.silent),
     Rule("starting", STALL, processes.starting),
@@ -49,6 +51,7 @@ RULES = (
     Rule("dead_letters", TROUBLE, work.letters_grow),
     Rule("last_member", NOTICE, work.last_member),
     Rule("process_gone", TROUBLE, processes.some_gone),
+    Rule("no_slot", NOTICE, hosts.slots_lacking),
     Rule("trainer_starved", STALL, work.starved),
     Rule("unexplained", STALL, work.unexplained),
 )
