@@ -48,6 +48,11 @@ that waits behind another gives back what the first one was delivered."""
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
 """Back-off of the socket's own reconnects, each of which is followed by a hello."""
+SILENT_LINE_MS = 6_000
+"""What was sent and is acknowledged by no machine for so long ends a tcp connection, and a new one is tried. The kernel by itself doubles its
+pauses: after a partition of half a minute a client came back 95 s late. A broker that stands still is another matter: its machine answers."""
+CONNECT_MS = 3_000
+"""One attempt to connect, for the same reason."""
 LINGER_MS = 500
 DELIVERIES = 16
 """Deliveries that may come in one message: small records cost a quarter less that way."""
@@ -77,6 +82,8 @@ class Client:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        self._socket.setsockopt(zmq.TCP_MAXRT, SILENT_LINE_MS)
+        self._socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
         with_keys = arm(self._socket, endpoint, keys)
         self._public = keys.pair.public if keys is not None and with_keys else ""
         self._handshakes = Handshakes(endpoint, with_keys=with_keys)
