@@ -68,6 +68,8 @@ class LeanMessage(Struct, gc=False):
 
     type: str = ""
     puts: list[LeanHeader] = []
+    ready: bool = False
+    """hello: its sender can work from here on."""
 
 
 class LeanEvent(Struct, gc=False):

@@ -43,7 +43,8 @@ class Scanning:
         self._journal, self._column = journal, column
         self._queues, self._clients = queues, clients
         totals = {queue: replace(of) for queue, of in known.totals.items()}
-        self.segment = replace(known, events=dict(known.events), totals=totals, damages=[*known.damages], missing=[*known.missing])
+        self.segment = replace(known, events=dict(known.events), totals=totals, damages=[*known.damages], missing=[*known.missing],
+                               hellos=[*known.hellos])  # fmt: skip
         self._packed: list[bytes] = []
         self.torn_bytes = 0
         self.position: Position | None = None
@@ -91,6 +92,8 @@ class Scanning:
         segment.entries += 1
         segment.ended = entry.now
         if message is None or not message.puts:
+            if message is not None and message.ready:
+                segment.hellos.append((event.sender, entry.position.offset))
             return
         flags = 0 if entry.frames_whole else DAMAGED
         client, where = self._clients.number(event.sender.rpartition("/")[0]), (entry.position.segment, entry.position.offset)

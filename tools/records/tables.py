@@ -43,6 +43,8 @@ class Segment(Struct, kw_only=True):
     tickets: tuple[int, int] = (0, -1)
     """Lowest and highest ticket that its records speak of."""
     groups: tuple[int, int] = (0, -1)
+    hellos: list[tuple[str, int]] = field(default_factory=list)
+    """Who said that it could work, and in the entry at which byte."""
     events: dict[str, int] = field(default_factory=dict)
     totals: dict[str, Totals] = field(default_factory=dict)
     unreadable: int = 0

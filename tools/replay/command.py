@@ -5,6 +5,7 @@ Exit codes: 0; 1 where an answer differs (--diff); 2 for what cannot be played, 
 from __future__ import annotations
 
 import bdb
+import math
 import os
 import sys
 from contextlib import ExitStack
@@ -12,10 +13,14 @@ from pathlib import Path
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
+from broker.journal import Position
 from schemas.edges import STAGES, Role
 from schemas.errors import ConfigError, TidemillError
 from schemas.messages import Welcome
+from tools.records.command import Bar
+from tools.records.looking import Look
 from tools.records.opening import Run, open_run
 from tools.records.words import words_of
 from tools.replay.debugging import Debugger
@@ -27,10 +32,12 @@ from tools.replay.report import Tally, context, summary
 from tools.replay.selection import Wanted, wanted_of
 from tools.replay.staging import Scratch, make_stage, replay_config
 from tools.replay.stand import Stand
-from tools.replay.tickets import tickets_of_step
+from tools.replay.stretch import Stretch, stretch_of
 from tools.replay.weights import apart
 
 DIFFERENT = 1
+UNHURRIED = ("stages.env.turn_deadline_s=1e6", "stages.env.episode_deadline_s=1e6")
+"""Settings under a debugger: who looks at a step takes longer than the step."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -89,21 +96,27 @@ def configure_quietly() -> None:
 
 
 def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) -> int:
-    wanted = _wanted(asked, run)
-    config = replay_config(run, asked.overrides, asked.code)
-    turns = recorded_turns(run.journal) if role is Role.ROLLOUT else Turns()
+    wanted, stretch = _stretch(asked, run, role, scratch)
+    config = replay_config(run, (*asked.overrides, *(UNHURRIED if asked.debug else ())), asked.code)
+    start = Position(*stretch.start.position) if stretch.start is not None else None
+    turns = recorded_turns(run.journal, start, stretch.last) if role is Role.ROLLOUT else Turns()
     debugger = Debugger() if asked.debug else None
 
     def make(welcome: Welcome, client: str) -> Stand | ProcessStand:
         if not asked.in_process:
             return ProcessStand(role, welcome, client, run.journal)
-        return Stand(make_stage(role, turns, debugger), welcome, debugger=debugger)
+        stage = make_stage(role, turns, debugger)
+        return Stand(stage, welcome) if debugger is None else Stand(stage, welcome, debugger=debugger, patience_s=math.inf)
 
-    recording = Recording(run.journal)
-    player = Player(role, wanted, scratch, turns, config, make, speed)
+    recording = Recording(run.journal, start=stretch.start)
+    player = Player(role, wanted, scratch, turns, config, make, stretch, speed)
     try:
         tally = _tally(asked, player, recording)
     except bdb.BdbQuit:
+        return 0
+    except KeyboardInterrupt:
+        if debugger is None:
+            raise
         return 0
     except Exception as error:
         if debugger is not None and not isinstance(error, TidemillError):
@@ -113,11 +126,16 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
     return _say(asked, run, role, scratch, player, tally, recording.note)
 
 
-def _wanted(asked: Asked, run: Run) -> Wanted:
-    from msgspec.structs import replace
-
+def _stretch(asked: Asked, run: Run, role: Role, scratch: Scratch) -> tuple[Wanted, Stretch]:
+    """What is wanted, and where in the journal that is; a run that is wanted whole needs no index."""
     wanted = wanted_of(asked.only, asked.begin, asked.end)
-    return replace(wanted, tickets=tickets_of_step(run.journal, wanted.number)) if wanted.kind == "step" else wanted
+    if wanted.is_everything:
+        return wanted, Stretch()
+    bar = Bar("reading")
+    with Look(run, bar) as look:
+        stretch = stretch_of(look, role, wanted, scratch.checkpoints())
+        bar.clear()
+    return (replace(wanted, tickets=stretch.tickets) if wanted.kind == "step" else wanted), stretch
 
 
 def _tally(asked: Asked, player: Player, recording: Recording) -> Tally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from broker.core.events import Received, decode_event
+from broker.journal import Position
 from broker.journal.reading import Damage, Scan
 from schemas.codec import decode_record
 from schemas.messages import Commit
@@ -25,12 +26,14 @@ class Turns(Struct):
     refused: set[int] = field(default_factory=set)
 
 
-def recorded_turns(journal: Path) -> Turns:
-    """Of all replicas: leases are one broker's, so no two share one."""
+def recorded_turns(journal: Path, start: Position | None = None, last: int | None = None) -> Turns:
+    """Of all replicas: leases are one broker's, so no two share one. From the commit at `start` on, up to entry `last`."""
     turns = Turns()
-    for entry in Scan(journal):
+    for entry in Scan(journal, start):
         if isinstance(entry, Damage) or b"commit" not in entry.event:
             continue
+        if last is not None and entry.number > last:
+            break
         event = decode_event(entry.event)
         if isinstance(event, Received) and isinstance(event.message, Commit):
             _note(turns, event.message, entry.frames)

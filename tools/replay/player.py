@@ -13,12 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msgspec import Struct, field
-
 from broker.core.events import Received
+from broker.core.state import State
 from schemas.codec import Frame, decode_record
 from schemas.edges import Role
-from schemas.header import Header
 from schemas.messages import (
     Abort,
     BrokerMessage,
@@ -39,74 +37,26 @@ from schemas.messages import (
 )
 from schemas.records import Install, Version
 from tools.replay.answers import Answer, Key, Keys, content_of
+from tools.replay.life import Life, Pair, lacks_frames, subject_of
 from tools.replay.lookahead import Turns
 from tools.replay.recording import Moment, Recording
 from tools.replay.selection import Wanted
 from tools.replay.staging import Scratch
 from tools.replay.stand import Playable
+from tools.replay.stretch import Stretch
 
 StandMaker = Callable[[Welcome, str], Playable]
 """Starts a stage; the name is its process's."""
 SLOT_KINDS = (GrantAsked, GrantReleased)
 
 
-class Pair(Struct, frozen=True):
-    """A recorded answer and the one given now (None: it did not come). `number`, `at`: the recorded entry and its time."""
-
-    client: str
-    number: int
-    at: float
-    subject: str
-    """What it answers, such as `episode of session 43.1 (group 20)`."""
-    recorded: Answer
-    now: Answer | None
-
-
-class Life(Struct):
-    """One process of the role, from its hello on."""
-
-    sender: str
-    recorded_keys: Keys
-    keys: Keys
-    resume_step: int = 0
-    stand: Playable | None = None
-    started_from: int = 0
-    leases: set[int] = field(default_factory=set)
-    subjects: dict[int, str] = field(default_factory=dict)
-    """What each lease that was given is on; gone with its answer."""
-    sessions: set[tuple[int, int]] = field(default_factory=set)
-    steps: set[int] = field(default_factory=set)
-    versions: set[int] = field(default_factory=set)
-    seen: set[tuple[int, int]] = field(default_factory=set)
-    raced: set[Key] = field(default_factory=set)
-    install: tuple[BrokerMessage, tuple[Frame, ...]] | None = None
-    """The last install order before the first record that is wanted."""
-    has_weights: bool = False
-    """rollout: an install order was seen; without one (its entry is gone) no turn can be played."""
-    answers: dict[Key, Answer] = field(default_factory=dict)
-    next_grant: int = 1 << 40
-    user_code: dict[str, str] = {}
-
-
-def _lacks_frames(message: Numbered, moment: Moment) -> bool:
-    """Damaged, or left out of a cut: there is nothing to compare with."""
-    return isinstance(message, Commit) and sum(len(header.frames) for header in message.puts) != len(moment.frames)
-
-
-def subject_of(header: Header) -> str:
-    """A record in a few words."""
-    if header.ticket is None:
-        return f"{header.record} {header.newest_version}"
-    turn = f"turn {header.turn}: " if header.turn is not None else ""
-    return f"{turn}{header.record} of session {header.ticket}.{header.attempt or 1} (group {header.group})"
-
-
 class Player:
     """See the module. `given`: how many records and orders were given; `code_differs`: user code that is not the recorded one."""
 
     def __init__(self, role: Role, wanted: Wanted, scratch: Scratch, turns: Turns, config: dict[str, Any], make: StandMaker,
-                 pace: float = 0.0) -> None:  # fmt: skip
+                 stretch: Stretch, pace: float = 0.0) -> None:  # fmt: skip
         self._role, self._wanted, self._scratch, self._turns, self._config, self._make = role, wanted, scratch, turns, config, make
+        self._stretch = stretch
         self._speed = pace
         self._clock: tuple[float, float] | None = None
         self._lives: dict[str, Life] = {}
@@ -120,12 +70,27 @@ class Player:
         try:
             for moment in recording.moments():
                 for sender in [sender for sender, role in recording.met.items() if role == self._role and sender not in self._lives]:
-                    self._begin(sender, recording.trained, {})
+                    self._go_on(sender, recording.trained, moment.now)
+                if self._is_over(moment.number, recording.state):
+                    return
                 yield from self._take(moment)
         finally:
             for life in self._lives.values():
                 if life.stand is not None:
                     life.stand.close()
+
+    def _is_over(self, number: int, state: State | None) -> bool:
+        if not self._stretch.is_over(number, state):
+            return False
+        return state is None or not any(lease in state.leases for life in self._lives.values() for lease in life.leases)
+
+    def _go_on(self, sender: str, trained: int, now: float) -> None:
+        """A process whose hello stands before what is read."""
+        hello = self._stretch.hellos.get(sender)
+        self._begin(sender, trained if hello is None else hello.resume_step or 0, hello.user_code if hello is not None else {})
+        for order in self._stretch.standing:
+            if order.sender == sender:
+                self._give(self._lives[sender], order.message, order.frames, now)
 
     def _take(self, moment: Moment) -> Iterator[Pair]:
         event = moment.event
@@ -146,7 +111,7 @@ class Player:
 
     def _begin(self, sender: str, resume_step: int, user_code: dict[str, str]) -> None:
         keys = Keys(self._role), Keys(self._role)
-        life = self._lives[sender] = Life(sender, *keys, resume_step=resume_step, user_code=user_code)
+        life = self._lives[sender] = Life(sender, *keys, self._grants_itself, resume_step=resume_step, user_code=user_code)
         if self._wanted.is_everything:
             self._start(life, resume_step)
 
@@ -155,7 +120,7 @@ class Player:
             self._scratch.bring_checkpoint(checkpoint)
             life.started_from = checkpoint
         welcome = Welcome(epoch=1, next_seq=1, config=self._config, run_directory=str(self._scratch.path))
-        life.stand = self._make(welcome, life.sender.partition("/")[0])
+        life.stand = self._make(welcome, life.client)
         for name, here in life.stand.user_code.items():
             if (then := life.user_code.get(name, here)) != here:
                 self.code_differs[name] = (then, here)
@@ -192,10 +157,7 @@ class Player:
         return self._role is Role.ACTOR_TRAIN or not self._wanted.is_everything
 
     def _hand(self, life: Life, order: BrokerMessage, frames: tuple[Frame, ...]) -> None:
-        stand = life.stand if life.stand is not None else self._start(life)
-        life.keys.given(order)
-        stand.give(order, frames)
-        self._collect(life)
+        life.hand(life.stand if life.stand is not None else self._start(life), order, frames)
 
     def _deliver(self, life: Life, order: Deliver, frames: tuple[Frame, ...], now: float) -> None:
         header = order.header
@@ -238,32 +200,30 @@ class Player:
             return
         self._install_now(life, order, frames)
 
-    def _install_now(self, life: Life, order: BrokerMessage, frames: tuple[Frame, ...]) -> None:
+    def _install_now(self, life: Life, order: InstallOrder, frames: tuple[Frame, ...]) -> None:
         """A version that is gone is left out: a turn that needs it will say so."""
-        assert isinstance(order, InstallOrder)
         if not self._scratch.has_version(decode_record(Install, frames).location):
             return
         life.versions.add(order.header.newest_version or 0)
         self._hand(life, order, self._scratch.moved(Install, frames))
 
     def _plan(self, life: Life, plan: Plan, frames: tuple[Frame, ...], now: float) -> None:
-        if life.stand is None:
-            if not self._wanted.takes_step(plan.step, now) and not self._leads_to_wanted(life, plan):
-                return
-            self._start(life, max(life.resume_step, max((step for step in self._scratch.checkpoints() if step < plan.step), default=0)))
-        elif not self._wanted.takes_step(plan.step, now) and not self._leads_to_wanted(life, plan):
+        if not self._wanted.takes_step(plan.step, now) and not self._leads_to_wanted(plan):
             return
+        if life.stand is None:
+            self._start(life, max(life.resume_step, max((step for step in self._scratch.checkpoints() if step < plan.step), default=0)))
         self._keep_pace(now)
         life.steps.add(plan.step)
         life.versions.add(plan.step)
         self.given += 1
         self._hand(life, plan, frames)
 
-    def _leads_to_wanted(self, life: Life, plan: Plan) -> bool:
-        """A step before the wanted one that no checkpoint spares."""
-        if self._wanted.kind not in ("step", "version") or plan.step >= self._wanted.number:
+    def _leads_to_wanted(self, plan: Plan) -> bool:
+        """A step before the first wanted one that no checkpoint spares."""
+        first = self._stretch.first_step
+        if first is None or plan.step >= first:
             return False
-        return not any(plan.step <= step < self._wanted.number for step in self._scratch.checkpoints())
+        return not any(plan.step <= step < first for step in self._scratch.checkpoints())
 
     def _abort(self, life: Life, abort: Abort) -> None:
         if abort.lease not in life.leases:
@@ -288,19 +248,10 @@ class Player:
             return
         life.seen.add((message.epoch, message.seq))
         key = life.recorded_keys.of(message)  # type: ignore[arg-type]
-        if not self._is_expected(life, message, key) or _lacks_frames(message, moment):
+        if not self._is_expected(life, message, key) or lacks_frames(message, moment):
             return
         answer = Answer(key, type(message).__name__, content_of(message, moment.frames))  # type: ignore[arg-type]
-        client, subject = life.sender.partition("/")[0], self._subject(life, message, key)
-        yield Pair(client, moment.number, moment.now, subject, answer, self._await(life, key))
-
-    def _subject(self, life: Life, message: Numbered, key: Key) -> str:
-        if isinstance(message, Commit):
-            if message.puts:
-                return subject_of(message.puts[0])
-            leases = [*message.acks, *(failure.lease for failure in message.fails)]
-            return next((life.subjects[lease] for lease in leases if lease in life.subjects), "")
-        return " ".join(map(str, (type(message).__name__, *key[1:-1])))
+        yield Pair(life.client, moment.number, moment.now, life.subject(message, key), answer, life.answer(key))
 
     def _is_expected(self, life: Life, message: Numbered, key: Key) -> bool:
         if life.stand is None or key in life.raced:
@@ -317,22 +268,3 @@ class Player:
         if key[0] in ("voted", "checkpoint"):
             return key[1] in life.steps
         return key[0] == "install" and (key[1] in life.versions or self._role is Role.REFERENCE)
-
-    def _await(self, life: Life, key: Key) -> Answer | None:
-        assert life.stand is not None
-        while key not in life.answers:
-            more = life.stand.work()
-            if not self._collect(life) and not more:
-                break
-        return life.answers.pop(key, None)
-
-    def _collect(self, life: Life) -> bool:
-        assert life.stand is not None
-        said = life.stand.take()
-        for message, frames in said:
-            key = life.keys.of(message)
-            life.answers[key] = Answer(key, type(message).__name__, content_of(message, frames))
-            if isinstance(message, GrantAsked) and self._grants_itself:
-                life.next_grant += 1
-                life.stand.give(Grant(grant=life.next_grant), ())
-        return bool(said)

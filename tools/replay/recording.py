@@ -1,8 +1,8 @@
 """A recorded run as the broker lived it: each event, what the core ordered on it, and the frames of those orders.
 
 Folds the journal through the real core, with the arena beside it. Promises: events in order, none twice; reading ends, and `note` says
-why, where entries are lost. Writes nothing. Begins with the run's start, or, where the first segments are gone, with the oldest
-checkpoint that is left.
+why, where entries are lost. Writes nothing. Begins with the run's start, or with a kept state; where the first segments are gone, with
+the oldest checkpoint that is left.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from broker.core.actions import Action, Attachment, Reply, Send
 from broker.core.events import Event, Received, Started, decode_event, puts_of
 from broker.core.state import State
 from broker.core.step import begin, step
-from broker.journal import Entry, Position
+from broker.journal import Contents, Entry, Position
 from broker.journal import checkpoint as checkpoints
 from broker.journal.reading import Damage, Scan, entry_at
 from broker.policy.registry import DEFAULT, Policies
 from schemas.codec import Frame
 from schemas.errors import JournalError
 from schemas.messages import BrokerMessage
+from tools.records.folding import contents_of
+from tools.records.tables import Snapshot
 
 _decode_state = msgspec.msgpack.Decoder(State).decode
 
@@ -51,9 +53,10 @@ class Moment(Struct, frozen=True, gc=False):
 class Recording:
     """Reads one journal's folder. `state` is that after the last moment that was yielded."""
 
-    def __init__(self, journal: Path, policies: Policies = DEFAULT) -> None:
+    def __init__(self, journal: Path, policies: Policies = DEFAULT, start: Snapshot | None = None) -> None:
         self._journal = journal
         self._policies = policies
+        self._start = start
         self.state: State | None = None
         self.met: dict[str, str] = {}
         """Roles of the clients that were there when reading began with a checkpoint, by sender; their hellos are gone."""
@@ -65,6 +68,8 @@ class Recording:
     def moments(self) -> Iterator[Moment]:
         """All of them. Raises JournalError where there is no state to begin with."""
         arena = Arena()
+        if self._start is not None:
+            self._go_on_from(_decode_state(self._start.state), contents_of(self._start.arena), arena)
         for entry in self._entries():
             event = decode_event(entry.event)
             if isinstance(event, Started):
@@ -77,9 +82,11 @@ class Recording:
             yield self._moment(self.state, entry, event, arena)
 
     def _entries(self) -> Iterator[Entry]:
-        for found in Scan(self._journal):
+        first = self._start.number if self._start is not None else 0
+        for found in Scan(self._journal, Position(*self._start.position) if self._start is not None else None):
             if not isinstance(found, Damage):
-                yield found
+                if found.number >= first:
+                    yield found
             elif found.last >= found.first:
                 self.note = str(found)
                 return
@@ -87,15 +94,18 @@ class Recording:
     def _adopt(self, entry: Entry, arena: Arena) -> None:
         for found in checkpoints.valid(self._journal):
             if found.number == entry.number:
-                self.state = _decode_state(found.state)
-                self.met = {f"{client.name}/{client.incarnation}": client.role for client in self.state.clients.values() if client.ready}
-                self.trained = self.state.trainer.step
-                arena.load(found.arena)
-                arena.fetch(self._entry_at)
+                self._go_on_from(_decode_state(found.state), found.arena, arena)
                 self.note = f"the entries before {entry.number} are gone; it begins with the broker's checkpoint there"
                 return
         why = f"the run's start is gone, and no checkpoint stands at entry {entry.number}"
         raise JournalError(f"{self._journal}: no state to begin with: {why}")
+
+    def _go_on_from(self, state: State, known: Contents, arena: Arena) -> None:
+        self.state = state
+        self.met = {f"{client.name}/{client.incarnation}": client.role for client in state.clients.values() if client.ready}
+        self.trained = state.trainer.step
+        arena.load(known)
+        arena.fetch(self._entry_at)
 
     def _entry_at(self, position: Position) -> Entry:
         return entry_at(self._journal, position)

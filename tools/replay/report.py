@@ -15,7 +15,7 @@ from msgspec import Struct, field, json
 
 from tools.replay.answers import Answer, jsonable
 from tools.replay.comparing import METRIC_TOLERANCE, MISSING, TOLERANCES, Difference, compare
-from tools.replay.player import Pair
+from tools.replay.life import Pair
 
 Words = Callable[[int], str]
 AROUND = 6

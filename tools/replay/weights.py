@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.replay.player import Pair
+from tools.replay.life import Pair
 
 
 def apart(pair: Pair, recorded: Path, now: Path) -> Iterator[str]:
