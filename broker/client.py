@@ -49,8 +49,9 @@ RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1000
 """Back-off of the socket's own reconnects, each of which is followed by a hello."""
 SILENT_LINE_MS = 6_000
-"""What was sent and is acknowledged by no machine for so long ends a tcp connection, and a new one is tried. The kernel by itself doubles its
-pauses: after a partition of half a minute a client came back 95 s late. A broker that stands still is another matter: its machine answers."""
+"""What was sent and no machine acknowledged for so long ends a tcp connection, and a new one is tried. The kernel by itself doubles
+its pauses: after a partition of half a minute a client came back 95 s late. A broker that stands still is another matter: its machine
+answers."""
 CONNECT_MS = 3_000
 """One attempt to connect, for the same reason."""
 LINGER_MS = 500
