@@ -46,7 +46,7 @@ def _process(client: Client, now: float) -> dict[str, Any]:
         "since_s": now - client.since, "waiting": client.waiting, "stats": dict(client.stats), "epoch": client.epoch,
         "held": {queue: count for queue, count in client.held.items() if count}, "installed": client.installed,
         "windows": dict(client.windows), "progress_s": now - max(client.progress_at, client.since), "silent_s": now - client.last_seen,
-        "lost": client.lost,
+        "lost": client.lost, "place": client.place,
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import torch
 
 from schemas.codec import Frame
 from schemas.edges import Role
-from schemas.errors import InvariantError
+from schemas.errors import ConfigError, InvariantError
 from schemas.messages import (
     BrokerMessage,
     CheckpointSaved,
@@ -68,6 +68,11 @@ class ActorTrain:
     def start(self, welcome: Welcome, link: Link) -> None:
         self.link = link
         self.settings = train_settings(welcome.config)
+        if not Path(link.run_directory).is_dir():
+            raise ConfigError(
+                f"the run directory {link.run_directory} is not on this machine, and the trainer writes its checkpoints there; "
+                "run actor-train beside the broker, or mount that directory here under the same path"
+            )
         self.history = History(self.settings, Path(link.run_directory))
         self.unannounced = True
         self.idle_since = self.clock()

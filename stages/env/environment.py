@@ -153,7 +153,8 @@ def _imported(path: str, module: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as error:
         own = module == error.name or module.startswith(f"{error.name}.")
-        there = f"no module {error.name!r} on the path; put the folder that holds it into `path` of [stages.env]"
+        there = (f"no module {error.name!r} on the path; put the folder that holds it into `path` of [stages.env]; "
+                 "on another host, install it there or name its folder in PYTHONPATH")  # fmt: skip
         cause = there if own else f"its own import of {error.name!r} fails; install that here"
         raise EnvironmentNotFound(f"{path}: {cause}") from error
     except SystemExit as error:

@@ -11,8 +11,8 @@ from pathlib import Path
 import xxhash
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-NAMESPACES = ("net", "mnt", "uts")
-"""Containers on one machine are places of their own."""
+NAMESPACES = ("net", "mnt", "uts", "pid")
+"""Containers on one machine are places of their own; a process's number means something in its own only."""
 
 
 @functools.cache

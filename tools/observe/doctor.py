@@ -16,6 +16,7 @@ from broker.diagnosis import Finding, Severity, Wait
 from broker.diagnosis.scene import seconds
 from schemas.errors import WireError
 from schemas.messages import Status, StatusAsked
+from stages.service.place import this_place
 from tools.observe.asking import PATIENCE_S, Asking
 from tools.observe.processes import look
 from tools.observe.silence import ProcessLook, RunFacts, why_silent
@@ -67,6 +68,8 @@ def with_process(finding: Finding, body: dict[str, Any], look: Callable[[int, st
     """Adds what the kernel says of the process that a finding is about, where it says something that the broker cannot know."""
     row = next((row for row in body.get("processes", ()) if row["name"] == finding.subject), None)
     if row is None or not row.get("pid") or finding.severity is Severity.NOTICE:
+        return finding
+    if row.get("place", "") not in ("", this_place()):  # its number is another machine's
         return finding
     state = look(row["pid"], row["name"])
     if state is ProcessLook.STOPPED:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from schemas.errors import InvariantError, WireError
+from schemas.errors import ConfigError, InvariantError, WireError
 from schemas.messages import (
     CheckpointSaved,
     Fence,
@@ -509,3 +509,10 @@ def test_the_learning_rate_falls_to_its_share_at_the_last_step(tmp_path: Path) -
     model = a_starting_model(tmp_path / "model")
     settings = train_settings(a_config(model, schedule={"steps": 5}, algorithm={"learning_rate": 1e-3, "learning_rate_end": 0.2}))
     assert [settings.learning_rate_at(step) for step in (1, 3, 5)] == pytest.approx([1e-3, 6e-4, 2e-4])
+
+
+def test_a_run_directory_that_is_not_on_this_machine_is_named_with_what_to_do(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(ConfigError, match="is not on this machine.*run actor-train beside the broker"):
+        ActorTrain().start(a_welcome(a_config(tmp_path), elsewhere), FakeLink(str(elsewhere)))
+    assert not elsewhere.exists()
