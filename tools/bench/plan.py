@@ -26,7 +26,7 @@ class SystemKind(Struct, frozen=True, kw_only=True):
 
 SYSTEMS: dict[str, SystemKind] = {
     "redis_always": SystemKind(make=redis.Server, missing=redis.Server.missing),
-    "redis_always_sliding": SystemKind(make=redis.Sliding, missing=redis.Server.missing, loads=("20kb", "200b_x16")),
+    "redis_always_pipelined": SystemKind(make=redis.Pipelined, missing=redis.Server.missing, loads=("20kb", "200b_x16")),
     "rabbitmq_quorum": SystemKind(make=rabbitmq.Server, missing=rabbitmq.Server.missing),
     "nats_always": SystemKind(make=nats.Server, missing=nats.Server.missing),
     "no_journal": SystemKind(make=tidemill.WithoutJournal, missing=tidemill.Server.missing),

@@ -27,7 +27,7 @@ from tools.bench.load import HEAD, Load, Sink, Source
 from tools.bench.plan import LOADS, ROWS, SYSTEMS, TARGETS
 from tools.bench.processes import HOUSE, BenchError, Crew, wait_until
 from tools.bench.rows import OTHERS
-from tools.bench.systems import tidemill
+from tools.bench.systems import redis, tidemill
 from tools.bench.tables import show
 
 PATIENCE_SECONDS = 30.0
@@ -46,7 +46,7 @@ def test_every_row_says_how_it_is_measured() -> None:
 
 
 def test_every_floor_belongs_to_a_ratio_that_is_measured() -> None:
-    assert set(TARGETS) == {f"{name}_{row}" for name in SYSTEMS for row in ("20kb", "200b_x16") if name != "redis_always_sliding"}
+    assert set(TARGETS) == {f"{name}_{row}" for name in SYSTEMS for row in ("20kb", "200b_x16") if name != "redis_always_pipelined"}
 
 
 def test_a_message_that_is_missing_ends_the_run() -> None:
@@ -87,12 +87,24 @@ def test_ratios_against_the_broker_without_journal_stand_under_their_names() -> 
     assert {"cores", "load_average", "filesystem", "loop_slowdown"} <= set(found["machine"])
 
 
-@pytest.mark.parametrize("name", ["redis_always", "redis_always_sliding"])
+@pytest.mark.parametrize("name", ["redis_always", "redis_always_pipelined"])
 def test_redis_does_the_same_work(name: str) -> None:
     needs(name)
     found = measured(a_tiny_plan("200b_x16", against=(name,)))
     assert found["ratios"].keys() == {f"{name}_200b_x16"}
     assert found["rows"]["200b_x16"]["systems"][name]["messages"]["median"] == 40
+
+
+def test_a_unit_is_atomic_on_redis_too() -> None:
+    needs("redis_always")
+    with Crew() as crew:
+        server = redis.Server(crew)
+        server.start()
+        run_load(crew, server, Load(name="units", bytes=200, per_commit=16, messages_max=40))
+        log = b"".join(path.read_bytes() for path in server.folder.rglob("*.aof"))
+        server.stop()
+    units = [count for unit in log.split(b"MULTI")[1:] if (count := unit.count(b"XADD"))]
+    assert units == [16, 16, 8]
 
 
 @pytest.mark.slow

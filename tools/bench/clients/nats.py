@@ -1,20 +1,25 @@
 """Producer and consumer on NATS JetStream: nats-py, publishing without waiting, the window unacknowledged at most; pulls of up to 64, each
 message acknowledged. The stream is a work queue: what is acknowledged leaves it.
+
+A unit of several messages is an atomic batch where the server knows them (2.12; one acknowledgement a batch, as fast as message by message
+here: what counts is the consumer's, one by one), else so many messages.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 import nats
 from nats.aio.msg import Msg
 from nats.errors import TimeoutError as NothingYet
-from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType
+from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
 from tools.bench.load import Job, Side, Sink, Source
 
 PULL = 64
 WAIT_SECONDS = 0.5
+BATCHES_SINCE = (2, 12)
 
 
 class _Client:
@@ -28,8 +33,11 @@ class _Client:
     async def _connect(self, endpoint: str) -> None:
         self._nats = await nats.connect(endpoint, pending_size=64 << 20)
         self._jetstream = self._nats.jetstream()
-        await self._jetstream.add_stream(name=self._stream, subjects=[self._stream], storage=StorageType.FILE,
-                                         retention=RetentionPolicy.WORK_QUEUE)  # fmt: skip
+        version = self._nats.connected_server_version
+        known = (version.major, version.minor) >= BATCHES_SINCE and hasattr(StreamConfig, "allow_atomic")  # by server and client
+        self._batches = self._load.per_commit > 1 and known
+        config = StreamConfig(name=self._stream, subjects=[self._stream], storage=StorageType.FILE, retention=RetentionPolicy.WORK_QUEUE)
+        await self._jetstream.add_stream(config.evolve(allow_atomic=True) if self._batches else config)
 
 
 class Producer(_Client):
@@ -38,6 +46,9 @@ class Producer(_Client):
     def __init__(self, job: Job) -> None:
         self._source = Source(job.load)
         self._moved = asyncio.Event()
+        self._units: deque[int] = deque()
+        """Messages for each acknowledgement that is awaited."""
+        self._batch = 0
         super().__init__(job)
 
     async def _connect(self, endpoint: str) -> None:
@@ -48,8 +59,9 @@ class Producer(_Client):
     async def _on_acknowledgement(self, message: Msg) -> None:
         if b'"error"' in message.data:
             raise RuntimeError(message.data.decode())
-        self._source.acknowledged(1)
-        self._moved.set()
+        if message.data:  # the messages of a batch before its last are answered with nothing
+            self._source.acknowledged(self._units.popleft())
+            self._moved.set()
 
     def run(self) -> Side:
         """Keeps the window full until the load ends, then waits for the last acknowledgement."""
@@ -60,12 +72,27 @@ class Producer(_Client):
         source = self._source
         while not source.ended or source.in_flight:
             while source.room >= self._load.per_commit:
-                for _ in range(self._load.per_commit):
-                    if not source.ended:
-                        await self._nats.publish(self._stream, source.take(), reply=self._inbox)
+                await self._put()
             self._moved.clear()
             if source.in_flight:
                 await self._moved.wait()
+
+    async def _put(self) -> None:
+        messages: list[bytes] = []
+        while len(messages) < self._load.per_commit and not self._source.ended:
+            messages.append(self._source.take())
+        if not self._batches:
+            self._units.extend(1 for _ in messages)
+            for message in messages:
+                await self._nats.publish(self._stream, message, reply=self._inbox)
+            return
+        self._units.append(len(messages))
+        self._batch += 1
+        for number, message in enumerate(messages, 1):
+            headers = {"Nats-Batch-Id": f"{self._stream}-{self._batch}", "Nats-Batch-Sequence": str(number)}
+            if number == len(messages):
+                headers["Nats-Batch-Commit"] = "1"
+            await self._nats.publish(self._stream, message, reply=self._inbox if number == len(messages) else "", headers=headers)
 
 
 class Consumer(_Client):
