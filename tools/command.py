@@ -59,20 +59,26 @@ def serve(
 
 
 @app.command()
-def check(file: File, overrides: Overrides = None) -> None:
-    """Show what each process will see, and every predicted deadlock or bound; exit code 2 where it cannot run."""
+def check(
+    file: File,
+    overrides: Overrides = None,
+    whole: Annotated[bool, typer.Option("--all", help="Every key that each process goes by, defaults too, as TOML.")] = False,
+) -> None:
+    """Show what would run, and every predicted deadlock or bound; exit code 2 where it cannot run."""
     from broker.keys import directory_for
-    from schemas.config import describe, load_config, plan, read_model_facts
+    from schemas.config import brief, describe, load_config, plan, read_model_facts
     from tools.up.user_code import check_what_is_named
 
     config = load_config(file, overrides or ())
     directory_for(config.broker.endpoint, config.broker.keys)
     findings = plan(config, read_model_facts(config.model.path), len(os.sched_getaffinity(0)))
-    typer.echo(describe(config), nl=False)
-    typer.echo("".join(f"\n{finding}" for finding in findings) or "\nnothing to object to")
+    typer.echo(describe(config) if whole else brief(config), nl=False)
+    typer.echo("".join(f"\n{finding}" for finding in findings), nl=bool(findings))
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(EXIT_BAD_INPUT)
     check_what_is_named(config)
+    if not findings:
+        typer.echo("\nnothing to object to")
 
 
 @app.command("warm-start")

@@ -5,6 +5,7 @@ Owns the sections, the loader of TOML files with `--set` overrides, the checks a
 importing it loads neither torch nor zmq. Knows nothing of processes: it is handed to them by the broker's welcome.
 """
 
+from schemas.config.brief import brief
 from schemas.config.broker import BrokerConfig
 from schemas.config.describe import describe, processes, view
 from schemas.config.facts import ModelFacts, read_model_facts
@@ -43,6 +44,7 @@ __all__ = [
     "ScheduleConfig",
     "StagesConfig",
     "WeightSyncConfig",
+    "brief",
     "describe",
     "load_config",
     "plan",

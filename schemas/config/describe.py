@@ -1,4 +1,4 @@
-"""What `tidemill check` shows: for each process of a pipeline, how many there are and the sections it goes by. Pure."""
+"""What `tidemill check --all` shows: for each process of a pipeline, how many there are and the sections it goes by. Pure."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ def view(config: PipelineConfig, process: str) -> dict[str, Any]:
 
 def describe(config: PipelineConfig) -> str:
     """All processes with all they go by, as text; each section is valid TOML."""
-    return "\n".join((*_head(config), *(line for name in SEES for line in _process(config, name)))) + "\n"
+    return "\n".join((head(config), *(line for name in SEES for line in _process(config, name)))) + "\n"
 
 
-def _head(config: PipelineConfig) -> Iterator[str]:
+def head(config: PipelineConfig) -> str:
+    """The loop in a line."""
     schedule = config.schedule
-    yield (
+    return (
         f"pipeline {config.pipeline.name}: {schedule.steps} steps of {schedule.groups_per_step} groups x "
         f"{schedule.members} members, schedule {schedule.kind}, lag at most {schedule.lag_bound}"
     )

@@ -24,7 +24,7 @@ def toml_lines(table: Mapping[str, Any], name: str = "") -> Iterator[str]:
         yield ""
         yield f"[{name}]"
     for key, value in values.items():
-        yield f"{_key(key)} = {_value(value)}"
+        yield f"{_key(key)} = {value_text(value)}"
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from toml_lines(value, f"{name}.{_key(key)}" if name else _key(key))
@@ -35,15 +35,16 @@ def _key(key: str) -> str:
     return key if bare else _string(key)
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return _string(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())} }}"
+        return f"{{ {', '.join(f'{_key(key)} = {value_text(inner)}' for key, inner in value.items())} }}"
     return repr(value)
 
 

@@ -111,10 +111,23 @@ def test_a_name_that_is_taken_starts_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "runs" / "mine").iterdir()) == []
 
 
-def test_check_shows_what_each_process_will_see(tmp_path: Path) -> None:
-    result = tidemill("check", str(a_file_that_runs(tmp_path)), "--set", "host.slots=2", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "── rollout: 1 process" in result.stdout
+def test_check_shows_a_screen_and_with_all_what_each_process_will_see(tmp_path: Path) -> None:
+    file = str(a_file_that_runs(tmp_path))
+    short, whole = (tidemill("check", file, "--set", "host.slots=2", *more, cwd=tmp_path) for more in ((), ("--all",)))
+    assert (short.returncode, whole.returncode) == (0, 0), short.stderr + whole.stderr
+    assert " 1 rollout " in short.stdout
+    assert "host.slots = 2" in short.stdout
+    assert "nothing to object to" in short.stdout
+    assert len(short.stdout.splitlines()) < 40
+    assert "── rollout: 1 process" in whole.stdout
+
+
+def test_check_does_not_praise_what_it_then_refuses(tmp_path: Path) -> None:
+    file = a_file_that_runs(tmp_path, "raise ValueError('not today')", "my_module:Mine")
+    result = tidemill("check", str(file), cwd=tmp_path)
+    assert result.returncode == 2
+    assert "not today" in result.stderr
+    assert "nothing to object to" not in result.stdout
 
 
 def test_check_ends_with_2_where_the_run_could_not_go_on(tmp_path: Path) -> None:

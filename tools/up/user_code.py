@@ -77,4 +77,6 @@ def _complaint(trial: Trial, deadline: float, patience_s: float) -> str:
     said = " ".join(trial.answer.read().decode(errors="replace").split())
     if said == LOADED:
         return ""
-    return f"{trial.key}: {said}" if said else f"{trial.key} = {trial.path!r}: the process that loads it ends with code {code}"
+    if not said:
+        return f"{trial.key} = {trial.path!r}: the process that loads it ends with code {code}"
+    return said if said.startswith("stages.") else f"{trial.key}: {said}"  # a complaint of an option names its key by itself

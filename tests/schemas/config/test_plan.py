@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from broker.core import settings as broker_settings
-from schemas.config import ModelFacts, describe, plan, processes, ticket_room_bytes, to_toml
+from schemas.config import ModelFacts, brief, describe, plan, processes, ticket_room_bytes, to_toml
 from schemas.config.plan import BYTES_PER_TOKEN
 from tests.schemas.config.builders import a_config
 
@@ -40,6 +40,7 @@ def test_the_defaults_have_no_findings(tmp_path: Path) -> None:
         ("stages.weight_sync.keep_versions=2", "warning", "stages.weight_sync.keep_versions"),
         ("host.slots=1", "error", "host.slots"),
         ("stages.rollout.replicas=2", "error", "host.slots"),
+        ("host.wait_for=2", "error", "host.wait_for"),
     ],
 )
 def test_a_predicted_trouble_is_found_where_it_stands(tmp_path: Path, override: str, level: str, key: str) -> None:
@@ -82,6 +83,13 @@ def test_without_a_kl_term_no_reference_process_is_started(tmp_path: Path) -> No
     without = a_config(tmp_path, "algorithm.kl_coefficient=0")
     assert processes(without)["reference"] == 0
     assert "reference: not started" in describe(without)
+
+
+def test_the_short_view_names_what_is_not_at_its_default_and_nothing_else(tmp_path: Path) -> None:
+    shown = brief(a_config(tmp_path, "schedule.steps=7", "stages.reward.weights.near=0.5", "broker.lease_s.turns=9")).splitlines()
+    for line in ("  schedule.steps = 7", "  stages.reward.weights.near = 0.5", "  broker.lease_s.turns = 9.0"):
+        assert line in shown
+    assert not [line for line in shown if line.startswith(("  schedule.kind", "  broker.heartbeat_s"))]
 
 
 def test_every_key_is_shown_to_some_process(tmp_path: Path) -> None:
