@@ -43,6 +43,7 @@ def plan(config: PipelineConfig, model: ModelFacts | None = None, cores: int | N
         *_leases(config),
         *_versions(config),
         *_slots(config, cores),
+        *_hosts(config),
     ]
 
 
@@ -203,6 +204,8 @@ def _versions(config: PipelineConfig) -> Iterator[Finding]:
 
 
 def _slots(config: PipelineConfig, cores: int | None) -> Iterator[Finding]:
+    if config.host.wait_for > 1:  # the others bring slots of their own
+        return
     offered = cores if config.host.slots == "auto" else config.host.slots
     needed = slots_needed(config)
     if offered is not None and offered < needed:
@@ -210,4 +213,18 @@ def _slots(config: PipelineConfig, cores: int | None) -> Iterator[Finding]:
             "host.slots",
             f"{offered} offered, {needed} needed: one a rollout replica, one for actor-train and reference by turns",
             f"set host.slots = {needed}, or fewer stages.rollout.replicas",
+        )
+
+
+def _hosts(config: PipelineConfig) -> Iterator[Finding]:
+    if config.host.wait_for > 1 and not config.broker.endpoint.startswith("tcp://"):
+        yield _error(
+            "host.wait_for",
+            f"{config.host.wait_for} hosts are waited for, and only this machine reaches a broker that listens on a private socket",
+            "set broker.endpoint to tcp://<address>:<port>, use --hosts, or set host.wait_for = 1",
+        )
+    most, wanted = config.stages.rollout.replicas_max, config.stages.rollout.replicas
+    if 0 < most < wanted:
+        yield _warning(
+            "stages.rollout.replicas_max", f"{most} allows no more than the {wanted} of replicas", f"set more than {wanted}, or 0 for none"
         )

@@ -40,6 +40,8 @@ from stages.service.stage import Delivery, Put, Ready, Stage
 IDLE_S = 0.5
 """Longest wait in one poll: heartbeats come on time, and so do time-outs inside stages."""
 WAITS_FOR_DISK = "broker: room on its disk for what was put"
+NO_BROKER_S = 5.0
+"""After so long without one a person wants to know; a restart is over by then."""
 DRAIN_S = 2.0
 """How long a stage may take to let go of its work once the broker has ended it all."""
 
@@ -65,7 +67,7 @@ class Loop:
     """Runs one stage against one broker. Is its stage's `Link`."""
 
     def __init__(self, stage: Stage, endpoint: str, name: str, host: str = "", keys: ClientKeys | None = None) -> None:
-        self._stage = stage
+        self._stage, self._endpoint = stage, endpoint
         self._host = host
         self.prepare: Callable[[Welcome], Welcome] = lambda welcome: welcome
         """Before the stage's start: brings what the welcome names and this machine lacks; what it returns names it as it is here."""
@@ -136,7 +138,10 @@ class Loop:
 
     def _look_for_broker(self, waited_s: float) -> None:
         """Only waiting counts: while a stage loads its model, nobody looks whether the broker is there."""
-        self._without_broker_s = 0.0 if self._client.at_home else self._without_broker_s + waited_s
+        before = self._without_broker_s
+        self._without_broker_s = 0.0 if self._client.at_home else before + waited_s
+        if before <= NO_BROKER_S < self._without_broker_s:
+            log.warning("no_broker_yet", endpoint=self._endpoint, meaning="nobody answers there; it is tried again until somebody does")
         if self.patience_s and self._without_broker_s > self.patience_s:
             raise NoBrokerError(f"no broker for {self.patience_s:g} s: the run is taken for over")
 

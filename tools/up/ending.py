@@ -35,7 +35,8 @@ def failure_text(failure: RunFailure, directory: Path) -> str:
     """What happened, where, the last words, what to try."""
     lines = [f"the run failed: {failure.stage}: {failure.reason}"]
     if failure.last_lines:
-        lines += [f"last lines of {directory / 'logs' / failure.stage}.log:"]
+        log = directory / "logs" / f"{failure.stage}.log"
+        lines += [f"last lines of {log if log.exists() else failure.stage}:"]  # on another host it is not here
         lines += [f"  {readable(line)}" for line in failure.last_lines[-SHOWN_LINES:]]
     lines += [f"what to try: {failure.advice}"] if failure.advice else []
     return "\n".join([*lines, f"the run directory: {directory}"])

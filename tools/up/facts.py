@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.up.snapshot import EvaluationRow, LedgerRow, Snapshot
+from tools.up.snapshot import EvaluationRow, LedgerRow, ProcessRow, Snapshot
 
 METRICS = (
     ("reward", "reward/mean", "{:.3f}"),
@@ -69,3 +69,10 @@ def stall_lines(snapshot: Snapshot, stall_notice_s: float) -> list[str]:
     waits = snapshot.waits or ["no process says what it waits for"]
     cause = [f"  cause: {snapshot.findings[0].what}"] if snapshot.findings else []
     return [f"no progress for {snapshot.stalled_s:.0f} s:", *cause, *(f"  {wait}" for wait in waits)]
+
+
+def where(row: ProcessRow, snapshot: Snapshot) -> str:
+    """The slots of a process, with its host where the run has several; empty where it takes none on the only one."""
+    several = sum(other.role == "host" for other in snapshot.processes) > 1
+    slots = " ".join(row.slots)
+    return f"{row.host}: {slots or 'all cores'}" if several and row.host else slots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.up.facts import EMPTY, clock, evaluation_under_way, facts, progress_line, queue_depths, stall_lines
+from tools.up.facts import EMPTY, clock, evaluation_under_way, facts, progress_line, queue_depths, stall_lines, where
 from tools.up.pace import Pace
 from tools.up.snapshot import ProcessRow, Snapshot
 
@@ -49,10 +49,10 @@ class Lines:
         before, self._states[row.name] = self._states.get(row.name), (row.state, row.pid)
         if before == (row.state, row.pid):
             return []
-        where = ", ".join(row.slots) or "all cores"
+        place = where(row, snapshot) or "all cores"
         if row.state == "ready":
             after = max(0.0, now - self._began - row.since_s)
-            return [f"{row.name}: {row.role}, process {row.pid}, {where}, ready after {after:.1f} s"]
+            return [f"{row.name}: {row.role}, process {row.pid}, {place}, ready after {after:.1f} s"]
         return [f"{row.name}: {row.state}"] if before is not None and not snapshot.ending else []
 
     def _progress(self, snapshot: Snapshot, now: float) -> str:

@@ -8,7 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tools.up.facts import clock, evaluation_under_way, facts, ledger_line, progress_line, queue_depths, stall_lines
+from tools.up.facts import clock, evaluation_under_way, facts, ledger_line, progress_line, queue_depths, stall_lines, where
 from tools.up.pace import Pace
 from tools.up.snapshot import ProcessRow, Snapshot
 
@@ -44,7 +44,7 @@ def _processes(snapshot: Snapshot, own: dict[str, int]) -> Table:
         if name not in named:
             table.add_row(name, str(pid), "", Text("runs", style="green"), "")
     for row in snapshot.processes:
-        table.add_row(row.name, str(row.pid or ""), " ".join(row.slots), _state(row), row.waiting)
+        table.add_row(row.name, str(row.pid or ""), where(row, snapshot), _state(row), row.waiting)
     return table
 
 

@@ -9,7 +9,8 @@ from tools.up.snapshot import ProcessRow, Snapshot, snapshot_of
 
 
 def a_process(name: str = "env-0", state: str = "ready", **fields: Any) -> ProcessRow:
-    return ProcessRow(name=name, role=name.rpartition("-")[0], pid=fields.pop("pid", 41), state=state, **fields)
+    role = fields.pop("role", name.rpartition("-")[0])
+    return ProcessRow(name=name, role=role, pid=fields.pop("pid", 41), state=state, **fields)
 
 
 def a_body(**fields: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A run as lines of text: pure."""
 
 from tests.tools.up.builders import a_process, a_snapshot
+from tools.up.facts import where
 from tools.up.lines import QUIET_S, Lines
 
 
@@ -72,3 +73,12 @@ def test_time_left_follows_from_the_steps_seen() -> None:
     lines.new(a_snapshot(step=1), 101.0)
     (line,) = lines.new(a_snapshot(step=3), 105.0)
     assert "left 0:42" in line  # 21 steps of 2 s
+
+
+def test_where_a_run_has_several_hosts_a_process_is_named_with_its_own() -> None:
+    hosts = [a_process("head", role="host"), a_process("far", role="host")]
+    env, replica = a_process("env-0", host="far"), a_process("rollout-0", host="far", slots=("cpu:0",))
+    snapshot = a_snapshot(processes=[*hosts, env, replica])
+    assert [where(row, snapshot) for row in (env, replica)] == ["far: all cores", "far: cpu:0"]
+    alone = a_snapshot(processes=[hosts[1], env, replica])
+    assert [where(row, alone) for row in (env, replica)] == ["", "cpu:0"]
