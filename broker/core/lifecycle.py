@@ -157,7 +157,7 @@ def _end_tickets(crank: Crank) -> None:
 
 def _send_home(crank: Crank) -> None:
     for client in crank.state.clients.values():
-        if not client.connected or client.role == Role.OBSERVER:
+        if not client.connected or (client.role == Role.OBSERVER and not client.blobs):
             continue
         client.draining = True
         crank.touched.add(client.name)

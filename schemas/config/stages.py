@@ -108,6 +108,11 @@ class WeightSyncConfig(Section):
 
     keep_versions: AtLeastOne = 4
     """Versions kept on disk; older ones are deleted."""
+    transfer: Literal["full", "delta"] = "delta"
+    """How versions cross to other machines: `delta` sends the bytes that changed since a version which that machine holds, and the
+    whole where that is not less; `full` always the whole. On one machine nothing is sent."""
+    delta_chain_max: AtLeastOne = 4
+    """Versions that a machine may be behind and still be brought forward by deltas; further behind it gets the whole."""
 
 
 class StagesConfig(Section):

@@ -146,6 +146,21 @@ class Cache:
         _sync(target.parent)
         return target
 
+    def adopt(self, file: Path, digest: str, size: int) -> Path:
+        """A file that was made in `partial/` becomes a blob. Raises BlobError where there is no room for it."""
+        with self.lock(digest):
+            with self.lock("room"):
+                self._make_room(0, spared=file.name)
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            target = self.directory / "blobs" / digest
+            file.rename(target)
+            _sync(target.parent)
+            return target
+
     def make_tree(self, files: Sequence[BlobInfo]) -> Path:
         """A directory of blobs that are all there. Raises BlobError for names that are none, OSError where a blob has gone."""
         check_names(files)

@@ -10,8 +10,9 @@ that want the same fetch it once. Where deltas fail in whatever way, the whole f
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from schemas.errors import BlobError
 from schemas.messages import Source
 from schemas.records import BlobDelta, BlobInfo
 from stages.blobs.cache import Cache, Lock
+from stages.blobs.delta import apply_delta
 from stages.blobs.outline import check_names
 
 if TYPE_CHECKING:
@@ -93,4 +95,49 @@ class Depot:
         return self.cache.make_tree(files)
 
     def _have(self, info: BlobInfo, place: str, sources: Sequence[Source], deltas: Sequence[BlobDelta]) -> None:
+        """The file as a blob in the cache: by deltas where that is less to fetch, else whole."""
+        if self.cache.blob(info.digest) is not None:
+            return
+        try:
+            chain = chain_to(info.digest, deltas, lambda digest: self.cache.blob(digest) is not None)
+            if chain and sum(delta.bytes for delta in chain) < info.bytes:
+                self._follow(chain, info.bytes, sources)
+                return
+        except (BlobError, FileNotFoundError) as error:
+            log.warning("delta_failed", file=place, reason=str(error), instead="the whole file is fetched")
         self.fetcher.blob(info.digest, info.bytes, place, sources)
+
+    def _follow(self, chain: Sequence[BlobDelta], size: int, sources: Sequence[Source]) -> None:
+        """Makes each file of the chain from the one before. Raises BlobError, OSError."""
+        for delta in chain:
+            with self.cache.lock(delta.result, lambda: self.fetcher.stopped):
+                if self.cache.blob(delta.result) is not None:
+                    continue
+                change = self.fetcher.blob(delta.digest, delta.bytes, "", sources)
+                base = self.cache.blob(delta.base)
+                if base is None:
+                    raise BlobError(f"the base {delta.base} of a delta was evicted")
+                self._make_from(base, change, delta.result, size)
+
+    def _make_from(self, base: Path, change: Path, result: str, size: int) -> None:
+        descriptor = self.cache.begin(result, size)
+        try:
+            apply_delta(base, change, descriptor, result)
+            self.cache.finish(result, descriptor)
+        except BaseException:  # what a wrong delta made is nothing to go on from
+            self.cache.partial(result).unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def chain_to(result: str, deltas: Sequence[BlobDelta], is_here: Callable[[str], bool]) -> list[BlobDelta]:
+    """The deltas that lead from a file that is here to `result`, in the order to apply them; empty where none do."""
+    by_result = {delta.result: delta for delta in deltas}
+    chain: list[BlobDelta] = []
+    while (delta := by_result.pop(result, None)) is not None:
+        chain.append(delta)
+        if is_here(delta.base):
+            return chain[::-1]
+        result = delta.base
+    return []
