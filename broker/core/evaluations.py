@@ -46,7 +46,9 @@ def scored(crank: Crank, ticket: Ticket) -> None:
     """A held-out problem has its reward."""
     evaluation = _of(crank.state, ticket)
     evaluation.scored += 1
-    evaluation.reward_sum += ticket.reward or 0.0
+    reward = ticket.reward or 0.0
+    evaluation.reward_sum += reward
+    evaluation.graded = evaluation.graded or reward not in (0.0, 1.0)
     _close_member(crank, evaluation, ticket)
     ledger.evaluated(crank, ticket)
 
@@ -71,7 +73,12 @@ def _close_member(crank: Crank, evaluation: Evaluation, ticket: Ticket) -> None:
         crank.note("evaluation_done", version=evaluation.version, accuracy=accuracy(evaluation), problems=evaluation.problems)
 
 
+def measure(evaluation: Evaluation) -> str:
+    """What the mean of the rewards is called: the share of problems solved where each is 0 or 1."""
+    return "mean reward" if evaluation.graded else "accuracy"
+
+
 def accuracy(evaluation: Evaluation) -> float:
-    """Mean reward over the problems that have ended; failed ones count 0. NaN before the first."""
+    """Mean reward over the problems that have ended; failed ones count 0. NaN before the first. See `measure`."""
     ended = evaluation.scored + evaluation.failed
     return evaluation.reward_sum / ended if ended else float("nan")

@@ -273,6 +273,8 @@ class Evaluation(Struct, kw_only=True):
     failed: int = 0
     started_at: float = 0.0
     ended_at: float | None = None
+    graded: bool = False
+    """A reward was neither 0 nor 1: their mean is no share of problems solved."""
 
 
 class GrantState(Struct, kw_only=True):

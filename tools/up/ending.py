@@ -55,7 +55,7 @@ def readable(line: str) -> str:
 
 
 def summary_page(summary: dict[str, Any], directory: Path) -> RenderableType:
-    """Accuracy before and after, times, goodput, where the time went, the run directory."""
+    """Accuracy (or mean reward) before and after, times, goodput, where the time went, the run directory."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, value in summary_rows(summary):
         table.add_row(Text(name, style="dim"), Text(value, style="bold"))
@@ -70,7 +70,7 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     problems = summary.get("evaluation_problems")
     if before is not None or after is not None:
         held_out = f" on {problems} held-out problems" if problems else ""
-        rows.append(("accuracy", f"{_share(before)} before, {_share(after)} after{held_out}"))
+        rows.append((summary.get("evaluation_measure", "accuracy"), f"{_share(before)} before, {_share(after)} after{held_out}"))
     rows += [("steps", str(summary["steps"]))] if "steps" in summary else []
     times = (("training", "train_seconds"), ("wall time", "wall_seconds"))
     rows += [(name, clock(summary[key])) for name, key in times if summary.get(key) is not None]

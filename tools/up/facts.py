@@ -18,7 +18,7 @@ def facts(snapshot: Snapshot, left_s: float | None) -> list[tuple[str, str]]:
     """Names and values, the most important first; what is not known yet is left out."""
     known = [(label, form.format(snapshot.metrics[key])) for label, key, form in METRICS if key in snapshot.metrics]
     if snapshot.accuracy is not None:
-        known.append(("accuracy", evaluated(snapshot.accuracy)))
+        known.append((snapshot.accuracy.measure, evaluated(snapshot.accuracy)))
     if snapshot.goodput_tokens_per_second:
         known.append(("goodput", f"{snapshot.goodput_tokens_per_second:,.0f} trained tokens/s"))
     if left_s is not None:
@@ -27,7 +27,7 @@ def facts(snapshot: Snapshot, left_s: float | None) -> list[tuple[str, str]]:
 
 
 def evaluated(row: EvaluationRow) -> str:
-    """Accuracy and the version that earned it."""
+    """Accuracy, or mean reward, and the version that earned it."""
     return f"{row.accuracy or 0.0:.3f} (version {row.version})"
 
 

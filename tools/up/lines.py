@@ -39,7 +39,7 @@ class Lines:
         for row in snapshot.evaluation:
             if row.accuracy is not None and row.done and row.version not in self._evaluated:
                 self._evaluated.add(row.version)
-                lines.append(f"version {row.version}: accuracy {row.accuracy:.3f} on {row.problems} held-out problems")
+                lines.append(f"version {row.version}: {row.measure} {row.accuracy:.3f} on {row.problems} held-out problems")
         if snapshot.phase != self._phase:
             self._phase = snapshot.phase
             lines.append(f"{clock(now - self._began)} {snapshot.phase}")

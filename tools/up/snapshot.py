@@ -28,13 +28,14 @@ class ProcessRow(Struct, frozen=True, kw_only=True):
 
 
 class EvaluationRow(Struct, frozen=True, kw_only=True):
-    """Held-out problems under one version; `accuracy` of those that are through."""
+    """Held-out problems under one version; `accuracy`, the mean reward of those that are through, and what to call it."""
 
     version: int
     accuracy: float | None = None
     problems: int = 0
     scored: int = 0
     done: bool = False
+    measure: str = "accuracy"
 
 
 class QueueRow(Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from broker.core.evaluations import measure
 from broker.core.state import Phase
 from schemas import messages as wire
 from tests.broker.core.mill import ALL, Mill
@@ -190,3 +191,12 @@ def test_a_failed_held_out_problem_counts_as_not_solved(a_mill: MakeMill) -> Non
     mill.score(mill.play(second), 1.0)
     note = next(note for note in mill.notes if note.kind == "evaluation_done")
     assert note.numbers["accuracy"] == 0.5
+
+
+def test_the_mean_of_rewards_between_0_and_1_is_not_called_accuracy(a_mill: MakeMill) -> None:
+    for rewards, name in (([1.0, 0.0], "accuracy"), ([1.0, 0.5], "mean reward")):
+        mill = a_mill(*ALL, evaluation__at_start=True, evaluation__problems=2)
+        problems = [d for d in mill.held("env-1", "tickets") if d.header.purpose == "eval"]
+        for problem, reward in zip(problems, rewards, strict=True):
+            mill.score(mill.play(problem), reward)
+        assert measure(mill.state.evaluations[0]) == name

@@ -19,6 +19,12 @@ SUMMARY = {
 }
 
 
+def test_what_is_no_accuracy_is_not_called_one() -> None:
+    graded = summary_rows({**SUMMARY, "evaluation_measure": "mean reward"})
+    assert ("mean reward", "0.284 before, 0.951 after on 500 held-out problems") in graded
+    assert "accuracy" not in dict(graded)
+
+
 def test_the_summary_shows_accuracy_before_and_after() -> None:
     assert ("accuracy", "0.284 before, 0.951 after on 500 held-out problems") in summary_rows(SUMMARY)
 
