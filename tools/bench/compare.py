@@ -31,6 +31,7 @@ class System(Protocol):
     fresh: bool
     folder: Path
     endpoint: str
+    keys: str
     process: subprocess.Popen[bytes]
 
     def start(self) -> None:
@@ -59,7 +60,7 @@ class Run(Struct, frozen=True, kw_only=True):
 def run_load(crew: Crew, system: System, load: Load) -> Run:
     """A producer and a consumer process on a server that is up."""
     channel = f"bench{next(_channels)}"
-    sides = [_start(crew, Job(system=system.client, side=side, endpoint=system.endpoint, channel=channel, load=load))
+    sides = [_start(crew, Job(system=system.client, side=side, endpoint=system.endpoint, channel=channel, load=load, keys=system.keys))
              for side in ("consume", "produce")]  # fmt: skip
     try:
         before = cpu_seconds(system.process)

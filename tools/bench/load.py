@@ -46,6 +46,8 @@ class Job(Struct, frozen=True, kw_only=True):
     channel: str
     """Name of a queue or stream of its own for this run."""
     load: Load
+    keys: str = ""
+    """Directory of the keys that the server asks for; empty: it asks for none."""
 
 
 class Side(Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ LOADS: dict[str, Load] = {
 """By row. Large messages have a smaller window: 512 of them would measure memory, not brokers."""
 
 MAIN_LOADS = ("20kb", "200b_x16")
-OTHER_ROWS = ("cpu", "clients", "core", "placement", "episode", "recovery")
+OTHER_ROWS = ("curve", "cpu", "clients", "core", "placement", "episode", "recovery")
 ROWS = (*LOADS, *OTHER_ROWS)
 
 TARGETS: dict[str, tuple[float, float]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tools.bench import machine
-from tools.bench.compare import Comparison, Run, System, compare, run_load, summary
+from tools.bench.compare import Comparison, Run, System, compare, run_load, spread, summary
 from tools.bench.core_alone import core_alone, placement
 from tools.bench.episode_codec import episode_costs
 from tools.bench.load import Load
@@ -83,6 +84,19 @@ class Measuring:
 
     # --- rows of our broker alone -------------------------------------------------------------------------------------------
 
+    def curve(self) -> list[dict[str, Any]]:
+        """What encryption costs: our broker on a loopback port with and without, in turn; `ratio` is what is left of the rate."""
+        found = []
+        for name in MAIN_LOADS:
+            load = replace(LOADS[name], seconds=self._plan.seconds, messages_max=self._plan.messages_max)
+            runs = compare(lambda: tidemill.Curve(self._crew), {"tcp": lambda: tidemill.Tcp(self._crew)}, load, self._plan.side_rounds,
+                           self._run, functools.partial(self._tick_of, f"curve: {name}"))  # fmt: skip
+            found.append({"load": name, "ratio": spread(runs.ratios["tcp"]), **_both(runs)})
+        return found
+
+    def _tick_of(self, row: str, what: str) -> None:
+        self._tick(f"{row} {what}")
+
     def cpu(self) -> dict[str, Any]:
         """Where the broker's processor time goes, per message."""
         found: dict[str, Any] = {}
@@ -136,8 +150,19 @@ class Measuring:
         return found
 
 
+def _both(runs: Comparison) -> dict[str, Any]:
+    fields = {
+        "rate": "per_second",
+        "server_cpu_us": "server_cpu_us",
+        "producer_cpu_us": "producer_cpu_us",
+        "consumer_cpu_us": "consumer_cpu_us",
+    }
+    return {f"{label}_{name}": spread([getattr(run, field) for run in runs.runs[system]])
+            for field, name in fields.items() for system, label in (("tcp", "tcp"), ("tidemill", "curve"))}  # fmt: skip
+
+
 OTHERS: dict[str, Callable[[Measuring], Any]] = {
-    "cpu": Measuring.cpu, "clients": Measuring.clients, "core": Measuring.core, "placement": Measuring.placement,
+    "curve": Measuring.curve, "cpu": Measuring.cpu, "clients": Measuring.clients, "core": Measuring.core, "placement": Measuring.placement,
     "episode": Measuring.episode, "recovery": Measuring.recovery,
 }  # fmt: skip
 
@@ -157,6 +182,12 @@ def steps_of(plan: Plan, measuring: Measuring) -> int:
     count = 0
     for row in plan.rows:
         rounds = plan.rounds if row in MAIN_LOADS else plan.side_rounds
-        lengths = {"cpu": len(PROFILED), "clients": len(plan.clients), "core": len(plan.clients), "recovery": len(plan.journal_megabytes)}
+        lengths = {
+            "curve": 3 * plan.side_rounds * len(MAIN_LOADS),
+            "cpu": len(PROFILED),
+            "clients": len(plan.clients),
+            "core": len(plan.clients),
+            "recovery": len(plan.journal_megabytes),
+        }
         count += rounds * (1 + 2 * len(measuring.others(row))) if row in LOADS else lengths.get(row, 1)
     return count

@@ -103,6 +103,8 @@ def _plain(name: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, dict):
-        return _range(value, ".1f")
+        return _range(value, ".1f" if value["max"] >= 10 else ".2f")
     return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:,.0f}"

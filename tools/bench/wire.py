@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import zmq
 
+from broker.handshake import arm
+from broker.keys import ClientKeys
 from broker.parts import receive_parts, send_parts
 from schemas.codec import Frame, each_delivery, encode_message
 from schemas.edges import Role
@@ -44,13 +46,16 @@ Received = tuple[BrokerMessage, list[Frame]]
 class Link:
     """One connection."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, role: Role, name: str) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, role: Role, name: str, keys: ClientKeys | None = None
+    ) -> None:
         self.name, self.role = name, role
         self._incarnation = secrets.token_hex(8)
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.ROUTING_ID, f"{name}/{self._incarnation}".encode())
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self.socket.setsockopt(option, 0)
+        arm(self.socket, endpoint, keys)
         self.socket.connect(endpoint)
         self._epoch = 0
         self._next_seq = 1

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 from rich.console import Console
 
 from broker.lifeline import child_environment
+from schemas.edges import Role
 from schemas.errors import ConfigError, InvariantError
 from tests.tools.bench.builders import a_tiny_plan, measured, needs
 from tools.bench.command import bench_broker
@@ -29,6 +31,7 @@ from tools.bench.processes import HOUSE, BenchError, Crew, wait_until
 from tools.bench.rows import OTHERS
 from tools.bench.systems import redis, tidemill
 from tools.bench.tables import show
+from tools.bench.wire import Link
 
 PATIENCE_SECONDS = 30.0
 
@@ -133,6 +136,29 @@ def test_the_rows_of_our_broker_alone_have_figures_and_a_table() -> None:
     page = io.StringIO()
     show(found, Console(file=page, width=200))
     assert "turns per second" in page.getvalue()
+
+
+def test_what_encryption_costs_is_measured_between_neighbours_on_tcp() -> None:
+    found = measured(a_tiny_plan("curve"))
+    assert [row["load"] for row in found["rows"]["curve"]] == ["20kb", "200b_x16"]
+    assert all(row["ratio"]["median"] > 0 and row["curve_per_second"]["median"] > 0 for row in found["rows"]["curve"])
+    page = io.StringIO()
+    show(found, Console(file=page, width=250))
+    assert "curve per second" in page.getvalue()
+
+
+def test_the_run_with_encryption_is_encrypted() -> None:
+    with Crew() as crew:
+        server = tidemill.Curve(crew)
+        server.start()
+        assert server.endpoint.startswith("tcp://127.0.0.1:")
+        with zmq.Context() as context:
+            link = Link(context, server.endpoint, Role.WEIGHT_SYNC, "stranger")
+            link.hello({})
+            assert not link.socket.poll(500)
+            link.socket.close(linger=0)
+        assert run_load(crew, server, Load(name="few", bytes=200, messages_max=8)).messages == 8
+        server.stop()
 
 
 def test_a_row_that_does_not_exist_is_refused_with_the_nearest_name() -> None:

@@ -8,15 +8,18 @@ acknowledgement. Number and digest stay the same throughout, or the trainer's hi
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 
 import zmq
 
+from broker.keys import ClientKeys, KeyDirectory, client_keys
 from schemas.codec import frames_digest
 from schemas.edges import Role
 from schemas.header import FrameInfo, Header
 from schemas.lock import fingerprint_of
 from schemas.messages import Deliver
 from tools.bench.load import Job, Side, Sink, Source
+from tools.bench.systems.tidemill import KEY
 from tools.bench.wire import Link
 
 PIPELINE = "bench"
@@ -32,7 +35,7 @@ class Producer:
     def __init__(self, job: Job) -> None:
         self._load = job.load
         self._source = Source(job.load)
-        self._link = Link(zmq.Context(), job.endpoint, Role.ACTOR_TRAIN, f"producer-{job.channel}")
+        self._link = Link(zmq.Context(), job.endpoint, Role.ACTOR_TRAIN, f"producer-{job.channel}", _keys(job))
         self._counts: deque[tuple[int, int]] = deque()
         self._fingerprint = fingerprint_of("version")
         self._infos = (FrameInfo("msgpack", (job.load.bytes,), job.load.bytes),)
@@ -72,7 +75,7 @@ class Consumer:
 
     def __init__(self, job: Job) -> None:
         self._sink = Sink()
-        self._link = Link(zmq.Context(), job.endpoint, Role.WEIGHT_SYNC, f"consumer-{job.channel}")
+        self._link = Link(zmq.Context(), job.endpoint, Role.WEIGHT_SYNC, f"consumer-{job.channel}", _keys(job))
         self._link.hello({QUEUE: job.load.held})
         self._link.welcomed()
 
@@ -90,3 +93,8 @@ class Consumer:
                 last = self._link.commit(acks=leases[start : start + ACKS_PER_COMMIT])
             self._link.beat()
         return self._sink.report()
+
+
+def _keys(job: Job) -> ClientKeys | None:
+    directory = KeyDirectory(Path(job.keys))
+    return client_keys(str(directory.client_file(KEY)), str(directory.path / "server.pub")) if job.keys else None

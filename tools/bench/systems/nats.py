@@ -45,6 +45,7 @@ class Server:
     label = "NATS JetStream, sync always"
     client = "nats"
     fresh = True
+    keys = ""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew

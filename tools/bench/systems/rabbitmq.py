@@ -19,6 +19,7 @@ class Server:
     label = "RabbitMQ quorum queue, confirms"
     client = "rabbitmq"
     fresh = False
+    keys = ""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew

@@ -15,6 +15,7 @@ class Server:
     label = "Redis Streams, appendfsync always"
     client = "redis"
     fresh = True
+    keys = ""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew

@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from broker.keys import KeyDirectory
 from schemas.config import load_config
+from schemas.edges import Role
 from tools.bench.processes import Crew, wait_until
 
+KEY = "bench"
+"""Name of the one key that producer and consumer come in by."""
 PIPELINE = """
 [pipeline]
 name = "bench"
@@ -56,6 +60,7 @@ class Server:
     client = "tidemill"
     fresh = True
     """A new process and a new directory for every run."""
+    keys = ""
     variant: tuple[str, ...] = ()
 
     def __init__(self, crew: Crew, *overrides: str, extra: tuple[str, ...] = ()) -> None:
@@ -83,7 +88,8 @@ class Server:
             [sys.executable, "-P", "-m", module, *self._extra, "--run-directory", str(self.folder), "--config", str(config),
              "--endpoint", self.endpoint], self.log,
         )  # fmt: skip
-        wait_until(bound.exists, self.process, self.log)
+        wait_until(lambda: bound.exists() and bound.stat().st_size > 0, self.process, self.log)
+        self.endpoint = bound.read_text()
 
     def stop(self) -> None:
         """At once: an orderly end would wait for a drain that has nothing to do with the measurement."""
@@ -94,6 +100,29 @@ class Server:
         self.process.send_signal(signal.SIGUSR2)
         self.process.wait(timeout=20)
         self._crew.end(self.process)
+
+
+class Tcp(Server):
+    """The same broker on a loopback port."""
+
+    label = "Tidemill on tcp"
+
+    def __init__(self, crew: Crew) -> None:
+        super().__init__(crew)
+        self.endpoint = "tcp://127.0.0.1:*"
+
+
+class Curve(Server):
+    """On a loopback port that asks for keys: every frame is encrypted."""
+
+    label = "Tidemill on tcp with CURVE"
+
+    def __init__(self, crew: Crew) -> None:
+        directory = KeyDirectory(crew.folder("keys"))
+        directory.new(KEY, tuple(Role))
+        super().__init__(crew, f'broker.keys="{directory.path}"')
+        self.keys = str(directory.path)
+        self.endpoint = "tcp://127.0.0.1:*"
 
 
 class WithoutJournal(Server):
