@@ -165,7 +165,8 @@ class Scan:
             self.expected = head.first
         for gap in self._missing(head.first, here, 0, "the segments before this one are gone"):
             yield replace(gap, dropped=True)
-        yield from self._chain(head.previous, here)
+        if head.previous:  # 0: its broker began with a checkpoint behind the last commit, and did not read that
+            yield from self._chain(head.previous, here)
         self.previous = head.previous
 
     def _missing(self, upto: int | None, position: Position, size: int, what: str) -> Iterator[Damage]:

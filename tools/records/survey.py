@@ -130,7 +130,7 @@ class Survey:
 def _foreign(before: Segment, after: Segment) -> str | None:
     """Where a segment was not written behind the one before it."""
     head = layout.parse_segment_head(after.head)
-    if head is None or before.previous in (None, head.previous) or before.next != head.first:
+    if head is None or not head.previous or before.previous in (None, head.previous) or before.next != head.first:
         return None
     what = "this does not follow what stands before it; was a file put here from elsewhere?"
     return str(Damage(Position(after.index, 0), 0, 0, -1, what, foreign=True))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.journal import Entry, Journal, Position
+from broker.journal import Contents, Entry, Journal, Position
 from broker.journal.format import BLOCK
 from broker.journal.reading import Damage, Scan
 from schemas.errors import JournalError
@@ -265,3 +265,21 @@ def test_a_sealed_segment_that_lost_its_middle_or_end_is_corruption_not_a_clean_
     journal.close()
     assert {path.name: path.read_bytes() for path in segments(tmp_path)} == before
     assert second.exists()
+
+
+def test_a_segment_that_was_begun_from_a_checkpoint_is_no_file_from_elsewhere(tmp_path: Path) -> None:
+    """Its broker read nothing before it: nobody then knew the checksum of the last commit."""
+    journal, _ = opened(tmp_path)
+    for entry in SOME:
+        journal.append(*entry)
+    journal.commit()
+    journal.checkpoint(b"", Contents(placed={}, inline={}), 8.0)
+    journal.close()
+    again = Journal(tmp_path)
+    (checkpoint,) = again.checkpoints()
+    assert list(again.read(checkpoint)) == []
+    again.append(b"behind it", 9.0)
+    again.close()
+    assert len(segments(tmp_path)) == 2
+    assert [item for item in Scan(tmp_path) if isinstance(item, Damage)] == []
+    assert len(read(tmp_path)) == len(SOME) + 1
