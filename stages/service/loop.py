@@ -76,7 +76,7 @@ class Loop:
         self._without_broker_s = 0.0
         self._pulse = Pulse()
         self._client = Client(endpoint, stage.role, name, self._hello, keys)
-        self._started = False
+        self._begun = self._started = False
         self._welcome: Welcome | None = None
         self._leases: set[int] = set()
         self._heartbeat_at = 0.0
@@ -119,7 +119,7 @@ class Loop:
             while not self._is_over():
                 more = self._turn(0.0 if more else self._patience())
         finally:
-            if self._welcome is not None:  # before, there was nothing to start with, and so nothing to close
+            if self._begun:  # before, there was nothing to start with, and so nothing to close
                 self._stage.close()
             self._client.close("run_end" if self._draining_until is not None else "stopped")
 
@@ -205,7 +205,9 @@ class Loop:
         self._dead_s = welcome.config["broker"]["dead_s"]
         self._pipeline = welcome.config["pipeline"]["name"]
         if not self._started:
-            self._stage.start(self.prepare(welcome), self)
+            prepared = self.prepare(welcome)
+            self._begun = True
+            self._stage.start(prepared, self)
             self._started = True
             wake = self._stage.wake_fd()
             if wake is not None:

@@ -12,7 +12,8 @@ import pytest
 from broker.client import BrokerRefusedError
 from schemas.codec import encode_record, make_header
 from schemas.edges import Role
-from schemas.messages import Abort, Bye, Commit, Committed, Deliver, Drain, Drained, Refuse, ResendFrom, StopProcess
+from schemas.errors import BlobError
+from schemas.messages import Abort, Bye, Commit, Committed, Deliver, Drain, Drained, Refuse, ResendFrom, StopProcess, Welcome
 from schemas.records import Version
 from stages.service.loop import HungError
 from stages.service.stage import Delivery
@@ -337,3 +338,17 @@ def test_a_process_whose_stage_crashes_ends_with_1_and_its_story(broker: Scripte
     assert code == 1
     assert "crashed" in log
     assert "Traceback" in log
+
+
+def test_a_stage_whose_files_could_not_be_brought_was_never_started_and_is_not_closed(broker: ScriptedBroker, peer: Peer) -> None:
+    crew = Crew(broker.endpoint)
+
+    def nowhere(welcome: Welcome) -> Welcome:
+        raise BlobError("nobody has them")
+
+    member = crew.add(peer.role, peer=peer)
+    member.loop.prepare = nowhere  # before the broker has said a word
+    broker.welcome()
+    until(lambda: not member.at_work, "the stage ends", member.story)
+    assert isinstance(member.error, BlobError)
+    assert not peer.closed
