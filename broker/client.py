@@ -102,6 +102,8 @@ class Client:
         self._next_seq = 1
         self._epoch = 0
         self._welcomed = False
+        self._hellos = 0
+        """Said so far: a welcome that answers an earlier one than the last is not waited for any more."""
         self._hello_at: float | None = None
         """When to say hello (again); None while it is not needed."""
 
@@ -119,13 +121,14 @@ class Client:
         self._welcomed = False
         self._hello_at = time.monotonic() + HELLO_RETRY_S
         if self._connected:
+            self._hellos += 1
             self._post([encode_message(self._hello(self._introduction()))])
 
     def _introduction(self) -> Hello:
         return Hello(
             protocol=PROTOCOL_VERSION, schema=schema_fingerprint(), role=self.role, name=self.name, incarnation=self._incarnation,
             pipeline="", next_seq=next(iter(self._outbox), self._next_seq), holds=self._unanswered_leases(), pid=os.getpid(),
-            deliveries=DELIVERIES, public=self._public,
+            deliveries=DELIVERIES, public=self._public, number=self._hellos,
         )  # fmt: skip
 
     def _unanswered_leases(self) -> tuple[int, ...]:
@@ -231,6 +234,8 @@ class Client:
         elif isinstance(message, Refuse):
             self._refused(message)
         elif isinstance(message, Welcome):
+            if message.hello not in (0, self._hellos):
+                return True  # what is delivered between this and the next welcome was given back by the later hello
             self._on_welcome(message)
             return False
         else:

@@ -92,6 +92,8 @@ class Hello(Message, tag="hello", frozen=True, kw_only=True):
     """Id of the machine that it runs on, by which two hosts of one name are told apart."""
     roles: tuple[str, ...] = ()
     """host: what it may run; empty: every role."""
+    number: int = 0
+    """Of this client's hellos, from 1; the welcome repeats it. 0: not counted."""
 
 
 class Bye(Message, tag="bye", frozen=True, kw_only=True):
@@ -244,6 +246,8 @@ class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
     heartbeat_s: float = 1.0
     sources: tuple[Source, ...] = ()
     """Where blobs can be had, in the order to try them."""
+    hello: int = 0
+    """`number` of the hello that this answers."""
 
 
 class Refuse(Message, tag="refuse", frozen=True, kw_only=True):

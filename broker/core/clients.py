@@ -66,7 +66,7 @@ def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
     commits.refuse_again(crank, client, hello.next_seq)
     crank.send(client.name, Welcome(
         epoch=client.epoch, next_seq=client.next_seq, config=crank.state.config, run_directory=crank.state.run_directory, stale=stale,
-        heartbeat_s=crank.state.settings.heartbeat_s, sources=peers.sources(crank.state, client),
+        heartbeat_s=crank.state.settings.heartbeat_s, sources=peers.sources(crank.state, client), hello=hello.number,
     ))  # fmt: skip
     if hello.ready:
         _on_ready(crank, client, hello, fresh=fresh)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from broker.client import Client
 from schemas.edges import Role
@@ -49,6 +50,32 @@ def welcomed(client: Client, broker: ScriptedBroker, epoch: int = 1, next_seq: i
     hear(client, broker, Hello)
     broker.say(Welcome(epoch=epoch, next_seq=next_seq, config={}, run_directory=""))
     until(lambda: any(isinstance(message, Welcome) for message, _ in client.poll(0.01)), "the welcome arrives")
+
+
+def test_what_is_delivered_between_two_welcomes_is_worked_on_by_nobody(client: Client, broker: ScriptedBroker) -> None:
+    from schemas.records import Version
+
+    hellos = []
+    for _ in range(2):
+        client.say_hello()
+        hello = hear(client, broker, Hello)
+        assert isinstance(hello, Hello)
+        hellos.append(hello.number)
+    assert hellos[0] < hellos[1]
+    commit, frames = a_put(Version(lineage=0, number=0, digest="0a", location="nowhere", tensors=()), "versions")
+    answer = Welcome(epoch=1, next_seq=1, config={}, run_directory="")
+    broker.say(replace(answer, hello=hellos[0]))
+    broker.say(Deliver(lease=4, header=commit.puts[0]), frames)  # the second hello gives it back: it is not among what that one holds
+    broker.say(replace(answer, hello=hellos[1]))
+    broker.say(Deliver(lease=5, header=commit.puts[0]), frames)
+    heard: list[Deliver] = []
+
+    def arrived() -> bool:
+        heard.extend(message for message, _ in client.poll(0.01) if isinstance(message, Deliver))
+        return bool(heard)
+
+    until(arrived, "a delivery arrives")
+    assert [order.lease for order in heard] == [5]
 
 
 def test_a_numbered_message_said_before_the_first_welcome_leaves_after_it_under_its_epoch(client: Client, broker: ScriptedBroker) -> None:
