@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from getpass import getuser
 from pathlib import Path
 
-import psutil
+from tests.tools.up.two_ends import MARK
 
 PATIENCE_S = 20.0
 SSHD = next((found for name in ("sshd", "/usr/sbin/sshd") if (found := shutil.which(name))), "")
-MARK = "TIDEMILL_TEST_SSHD"
-"""In the environment of all that runs at the far end: the folder of its daemon."""
 PRIVILEGE_FOLDER = Path("/run/sshd")
 """sshd that is started by root wants it."""
 
@@ -53,10 +51,6 @@ class Sshd:
         for pid in self.sessions():
             os.kill(pid, 9)
 
-    def started(self) -> list[psutil.Process]:
-        """All processes at the far end, orphans included."""
-        return [process for process in psutil.process_iter() if _environment(process).get(MARK) == str(self.folder)]
-
     def sessions(self) -> list[int]:
         """Processes that serve a connection each."""
         return [int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
@@ -88,13 +82,6 @@ def sshd(folder: Path) -> Iterator[Sshd]:
         daemon.cut()
         process.terminate()
         process.wait(PATIENCE_S)
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return dict(process.environ())
-    except psutil.Error:  # it has ended, or is somebody else's
-        return {}
 
 
 def _free_port() -> int:

@@ -146,6 +146,21 @@ def test_a_host_that_is_killed_is_started_again(rig: Rig) -> None:
     assert_nothing_is_left(watcher)
 
 
+def test_a_host_that_was_told_to_end_is_not_said_to_be_started_again_before_it_is(rig: Rig) -> None:
+    def end_first(own: dict[str, int]) -> None:
+        if "host" in own:
+            os.kill(own["host"], signal.SIGTERM)
+        else:
+            interrupt(own)
+
+    ends = HOST.replace("signal.pause()", "signal.signal(15, lambda *_: exit(0)); print('up', flush=True); signal.pause()")
+    watcher = Watcher(act=end_first)
+    watch = Watch(RestartPolicy(limit=2, first_s=60.0, most_s=60.0))
+    finish = Supervisor(rig.directory, rig.endpoint, rig.commands("wait", ends), watch, watcher).run()
+    assert finish == Finish(Outcome.STOPPED)
+    assert not [note for note in watcher.notes if "with exit code 0" in note]
+
+
 def test_a_broker_that_goes_on_crashing_ends_the_run_under_its_name(rig: Rig) -> None:
     watcher = Watcher()
     finish = rig.run("crash", watcher, limit=1)
