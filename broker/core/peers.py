@@ -24,7 +24,7 @@ def on_hello(crank: Crank, client: Client, hello: Hello) -> None:
     client.blobs, client.public = hello.blobs, hello.public
     if changed:
         tell(crank)
-    elif hello.ready and _listens(client):
+    elif hello.ready and _listens(client) and (client.blobs or sources(state, client)):
         _tell_one(crank, client)
 
 

@@ -2,15 +2,18 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
-from schemas.messages import Abort
-from schemas.records import Install, TensorInfo, Version
+from schemas.messages import Abort, Peers, Source
+from schemas.records import BlobInfo, Install, TensorInfo, Version
 from stages.actor_train.versions import publish_version
+from stages.blobs.cache import DIRECTORY_VARIABLE, Cache
+from stages.blobs.outline import directory_files
 from stages.model.checkpoint import load_decoder
 from stages.weight_sync.core.retention import VersionName, doomed, version_name
 from stages.weight_sync.stage import WeightSync
@@ -21,13 +24,15 @@ HOUSE = Path(__file__).resolve().parents[3]
 
 
 class Bench:
-    def __init__(self, run: Path, keep_versions: int = 4, kind: str = "async", max_lag: int = 2) -> None:
+    def __init__(self, run: Path, keep_versions: int = 4, kind: str = "async", max_lag: int = 2, **settings: object) -> None:
         self.run = run
         model = a_starting_model(run / "model")
         self.decoder = load_decoder(model)
         self.link = FakeLink(str(run))
         self.stage = WeightSync(clock=lambda: 0.0)
-        config = a_config(model, stages={"weight_sync": {"keep_versions": keep_versions}}, schedule={"kind": kind, "max_lag": max_lag})
+        host = {"cache_bytes": settings.pop("cache_bytes", 1 << 40)}
+        stages = {"weight_sync": {"keep_versions": keep_versions, **settings}}
+        config = a_config(model, stages=stages, schedule={"kind": kind, "max_lag": max_lag}, host=host)
         self.stage.start(a_welcome(config, run), self.link)
 
     def publish(self, number: int, lineage: int = 0) -> Version:
@@ -37,7 +42,7 @@ class Bench:
 
     def deliver(self, version: Version, lease: int = 1) -> None:
         self.stage.deliver(a_delivery(lease, version, "versions", newest_version=version.number))
-        while self.stage.work():
+        while self.stage.work() or self.stage.packing.busy:
             pass
 
     def on_disk(self) -> list[str]:
@@ -188,3 +193,80 @@ def test_weight_sync_imports_no_torch() -> None:
     probe = "import sys, stages.weight_sync.stage; print('torch' in sys.modules, 'zmq' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], cwd=HOUSE, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    """A bench for a run in which another machine takes part."""
+
+    def make(**settings: object) -> Bench:
+        monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "cache"))
+        bench = Bench(tmp_path, **settings)  # type: ignore[arg-type]
+        bench.stage.order(Peers(sources=(Source("tcp://elsewhere:1"),)), ())
+        return bench
+
+    return make
+
+
+def test_an_order_says_how_other_machines_get_the_files(away: Callable[..., Bench]) -> None:
+    bench = away()
+    for number in range(3):
+        bench.deliver(bench.publish(number), number)
+    orders = bench.link.records(Install)
+    assert [order.files for order in orders] == [directory_files(order.location) for order in orders]
+    assert [len(order.deltas) for order in orders] == [0, 1, 2]
+    newest = orders[-1].deltas[0]
+    assert (newest.base, newest.result) == (weights_of(orders[1]).digest, weights_of(orders[2]).digest)
+    assert newest.bytes < weights_of(orders[2]).bytes
+    cached = Cache(bench.run / "cache", 1 << 40)
+    assert all(cached.blob(delta.digest) is not None for delta in orders[-1].deltas)
+
+
+def weights_of(order: Install) -> BlobInfo:
+    return next(info for info in order.files if info.name == "model.safetensors")
+
+
+def test_the_chain_of_deltas_is_bounded(away: Callable[..., Bench]) -> None:
+    bench = away(delta_chain_max=2)
+    for number in range(5):
+        bench.deliver(bench.publish(number), number)
+    assert len(bench.link.records(Install)[-1].deltas) == 2
+
+
+def test_full_transfer_makes_no_deltas(away: Callable[..., Bench]) -> None:
+    bench = away(transfer="full")
+    for number in range(2):
+        bench.deliver(bench.publish(number), number)
+    order = bench.link.records(Install)[-1]
+    assert order.deltas == ()
+    assert order.files == directory_files(order.location)
+    assert not (bench.run / "cache").exists()
+
+
+def test_on_one_machine_nothing_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path / "cache"))
+    bench = Bench(tmp_path)
+    for number in range(2):
+        bench.deliver(bench.publish(number), number)
+    assert [(order.files, order.deltas) for order in bench.link.records(Install)] == [((), ())] * 2
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_without_room_for_a_delta_sends_the_whole(away: Callable[..., Bench]) -> None:
+    bench = away(cache_bytes=1)
+    for number in range(2):
+        bench.deliver(bench.publish(number), number)
+    order = bench.link.records(Install)[-1]
+    assert order.deltas == ()
+    assert order.files != ()
+
+
+def test_a_version_whose_lease_is_lost_while_it_is_packed_is_ordered_by_nobody(away: Callable[..., Bench]) -> None:
+    bench = away()
+    version = bench.publish(1)
+    bench.stage.deliver(a_delivery(7, version, "versions", newest_version=1))
+    bench.stage.work()
+    bench.stage.order(Abort(lease=7), ())
+    while bench.stage.work() or bench.stage.packing.busy:
+        pass
+    assert bench.link.commits == []
