@@ -77,6 +77,8 @@ class Supervisor:
         self._signals: list[int] = []
         self._stopped_at: float | None = None
         self._next_status = self._next_pulse = 0.0
+        self._left: set[str] = set()
+        """Ended with exit code 0, and not started again so far."""
         self._told: dict[str, str] = {}
         """What was last said of a line that was cut, by host: a machine that is away for an hour is told of once."""
 
@@ -120,7 +122,10 @@ class Supervisor:
             explained = (self._directory / FAILURE).is_file()
             following = self._watch.exited(name, code, now, explained=explained)
             if not following and not self._watch.stopping and not self._watch.ending:
-                self._tell(name, how(code))
+                if code:
+                    self._tell(name, how(code))
+                else:  # somebody told it to end, the broker of a failing run for example: then it is not started again
+                    self._left.add(name)
             orders += following
         for _ in self._received(signals):
             self._stopped_at = now if self._stopped_at is None else self._stopped_at
@@ -166,6 +171,9 @@ class Supervisor:
         return None
 
     def _start(self, name: str) -> None:
+        if name in self._left:
+            self._left.remove(name)
+            self._tell(name, how(0))
         way = Way(self._commands.broker) if name == BROKER else self._commands.hosts[name]
         pid = self._children.start(name, way.command, first=way.orders)
         if name not in self._told:

@@ -20,11 +20,12 @@ from typing import IO
 from broker.lifeline import child_environment
 from schemas.config import PipelineConfig
 from schemas.errors import ConfigError
+from stages.model.config import read_config
 from stages.model.tensor_file import check_directory
 from tools.up.trial import LOADED
 
-PATIENCE_S = 20.0
-"""For both together; whoever waits longer for an import takes the command for dead."""
+PATIENCE_S = 60.0
+"""For both together: some import a whole framework, on a busy machine or from a slow disk."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Trial:
 
 
 def check_what_is_named(config: PipelineConfig, patience_s: float = PATIENCE_S) -> None:
-    """Raises ConfigError or CheckpointError, a line for each thing that the stages would refuse or hang on."""
+    """Raises ConfigError or ModelError, a line for each thing that the stages would refuse or hang on."""
+    read_config(config.model.path)
     check_directory(config.model.path)
     deadline = time.monotonic() + patience_s
     named = (("stages.env.environment", config.stages.env.environment), ("stages.reward.verifier", config.stages.reward.verifier))
