@@ -109,7 +109,12 @@ def _metrics_page(driver: Driver, journal: Journal, broker: dict[str, Any]) -> M
         return None
     from broker.metrics import MetricsPage  # a few megabytes that a broker without the page need not load
 
-    page = MetricsPage(broker["metrics_port"], broker["metrics_address"], lambda: status(driver.state, driver.now()), journal.figures)
+    page = MetricsPage(
+        broker["metrics_port"],
+        broker["metrics_address"],
+        lambda: status(driver.state, driver.now(), driver.refusals.rows()),
+        journal.figures,
+    )
     driver.watchers.append(page.refresh)
     return page
 

@@ -36,6 +36,7 @@ from broker.core.step import begin, next_wake, step
 from broker.journal import Journal
 from broker.outbox import Outbox
 from broker.recovery import encode_state, recover
+from broker.refusals import Refusals
 from broker.reports import Reports
 from broker.status import status
 from broker.transport import Transport
@@ -75,6 +76,8 @@ class Driver:
         self._reports = reports
         self._arena = Arena()
         self._outbox = Outbox(transport, reports)
+        self.refusals = Refusals()
+        """Read by the pages for people."""
         self._commit_batch = commit_batch
         self._identities: dict[str, tuple[str, bytes]] = {}
         """Incarnation and routing id, by client."""
@@ -197,7 +200,7 @@ class Driver:
             self._refuse(identity, problem, "forbidden")
             return
         if isinstance(message, StatusAsked):
-            self._transport.send(identity, [encode_message(Status(body=status(self._state, self.now())))])
+            self._transport.send(identity, [encode_message(Status(body=status(self._state, self.now(), self.refusals.rows())))])
             return
         if isinstance(message, DeadAsked):
             self._transport.send(identity, self._letters(message))
@@ -221,6 +224,7 @@ class Driver:
 
     def _refuse(self, identity: bytes, detail: str, reason: str = "bad_message") -> None:
         self._refused += 1
+        self.refusals.note(identity, reason)
         if self._refused <= REFUSALS_LOGGED:
             log.warning(reason, sender=repr(identity[:80]), detail=detail[:200])
         self._transport.send(identity, [encode_message(Refuse(reason=reason, detail=detail[:500], fatal=True))])
@@ -239,10 +243,14 @@ class Driver:
         """In order: frames are looked up when their message is ordered, for a later action may forget them."""
         for action in actions:
             if isinstance(action, Send):
+                if type(action.message) is Refuse:
+                    self.refusals.note(self._identity(action.client), action.message.reason)
                 self._outbox.post(number, self._identity(action.client), action.message, self._attached(action))
             elif isinstance(action, FOR_ARENA):
                 self._arena.take(action, puts, frames, self._journal.last_position)
             elif isinstance(action, Reply):
+                if type(action.message) is Refuse:
+                    self.refusals.note(identity, action.message.reason)
                 self._outbox.post(number, identity, action.message)
             elif isinstance(action, Note):
                 (log.debug if action.kind in QUIET_NOTES else log.info)(action.kind, **action.numbers)

@@ -60,6 +60,7 @@ def families(status: Status, journal: Figures) -> Iterator[Metric]:
     yield from _queues(status["queues"])
     yield from _clients(status["processes"])
     yield from _run(status)
+    yield _refusals(status["refusals"])
     yield from _ledger(status["ledger"])
     for key, (kind, name, text) in JOURNAL.items():
         if key in journal:
@@ -102,6 +103,13 @@ def _clients(processes: list[dict[str, Any]]) -> Iterator[Metric]:
         for each in STATES:
             state.add_metric([row["name"], row["role"], each], float(row["state"] == each))
     yield state
+
+
+def _refusals(rows: list[dict[str, Any]]) -> Metric:
+    family = CounterMetricFamily("tidemill_refusals", "Messages refused since the broker started.", labels=["client", "reason"])
+    for row in rows:
+        family.add_metric([row["client"], row["reason"]], row["count"])
+    return family
 
 
 def _run(status: Status) -> Iterator[Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import to_builtins
@@ -15,7 +16,7 @@ from broker.waits import waits
 from schemas.edges import STAGES, Role
 
 
-def status(state: State, now: float) -> dict[str, Any]:
+def status(state: State, now: float, refusals: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """See `tools/up` for a reader of every key."""
     return {
         "phase": phase_word(state), "elapsed_s": now - state.started_at, "processes": [_process(c, now) for c in state.clients.values()],
@@ -26,7 +27,7 @@ def status(state: State, now: float) -> dict[str, Any]:
         "stalled_s": max(0.0, now - state.progress_at), "stall_notice_s": state.settings.stall_notice_s, "waits": waits(state, now),
         "pond": len(groups.ready(state)), "failure": failure(state), "findings": to_builtins(diagnose(state, now)),
         "graph": to_builtins(graph(state, now)), "dead_letters": {"kept": len(state.dead), "dropped": state.dead_dropped},
-        "disk_full": state.disk_full,
+        "disk_full": state.disk_full, "refusals": list(refusals),
     }  # fmt: skip
 
 

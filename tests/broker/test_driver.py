@@ -116,6 +116,17 @@ def test_anyone_may_ask_for_the_status(desk: Desk) -> None:
     assert status.body["phase"] == "starting"
 
 
+def test_whoever_was_refused_is_counted_by_reason(desk: Desk) -> None:
+    for _ in range(2):
+        refusals(desk, b"\xc1")
+    desk.say("nobody", Heartbeat())
+    (status,) = desk.say("passer-by", StatusAsked())
+    assert isinstance(status, Status)
+    assert status.body["refusals"] == [
+        {"client": "stranger", "reason": "bad_message", "count": 2}, {"client": "nobody", "reason": "hello_first", "count": 1},
+    ]  # fmt: skip
+
+
 def test_a_stop_needs_no_hello(desk: Desk) -> None:
     desk.say("passer-by", StopAsked(reason="enough"))
     assert desk.driver.state.phase in (Phase.CLOSING, Phase.CLOSED)

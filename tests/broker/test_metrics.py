@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from broker.metrics import JOURNAL, MetricsPage, families
+from broker.refusals import NAMES_MAX, Refusals
 from broker.status import status
 from schemas import messages as wire
 from schemas.errors import ConfigError
@@ -60,6 +61,20 @@ def test_queues_clients_and_the_ledger_are_shown() -> None:
     assert said["tidemill_tickets_issued_total[]"] == mill.state.ledger.issued
     assert said["tidemill_journal_sync_seconds_total[]"] == 0.5
     assert said["tidemill_version[]"] == 0.0
+
+
+def test_refusals_are_counted_by_client_and_reason_and_never_by_more_names_than_a_page_holds() -> None:
+    refused = Refusals()
+    for number in range(1000):
+        refused.note(f"stranger-{number}/0a".encode(), "bad_message")
+    refused.note(b"env-0/1f", "late")
+    refused.note(b"stranger-1/0b", "bad_message")
+    rows = refused.rows()
+    assert len(rows) == NAMES_MAX + 2
+    assert rows[0] == {"client": "(others)", "reason": "bad_message", "count": 1000 - NAMES_MAX}
+    assert {"client": "stranger-1", "reason": "bad_message", "count": 2} in rows
+    (family,) = [each for each in families(status(Mill().up(*ALL).state, 1.0, rows), FIGURES) if each.name == "tidemill_refusals"]
+    assert sum(sample.value for sample in family.samples) == 1002
 
 
 def test_every_name_stands_on_the_page_about_metrics() -> None:

@@ -47,6 +47,14 @@ def queue_rows(body: dict[str, Any]) -> list[Row]:
     ]
 
 
+REFUSALS_SHOWN = 3
+
+
+def refusal_lines(body: dict[str, Any]) -> list[str]:
+    """Who was refused most, and why."""
+    return [f"refused: {row['client']}, {row['reason']}, {row['count']} times" for row in body["refusals"][:REFUSALS_SHOWN]]
+
+
 def client_rows(body: dict[str, Any]) -> list[Row]:
     """One row a process."""
     return [
@@ -79,6 +87,7 @@ def page(body: dict[str, Any]) -> RenderableType:
     parts.append(clients)
     for finding in body["findings"][:3]:
         parts.append(Text(f"{finding['severity']}: {finding['what']}", style=SEVERITY_COLOURS.get(finding["severity"], "")))
+    parts += [Text(line, style="dim") for line in refusal_lines(body)]
     return Group(*parts)
 
 
@@ -98,4 +107,4 @@ def lines(body: dict[str, Any]) -> list[str]:
         widths = [max(len(column), *(len(row[index]) for row in rows)) if rows else len(column) for index, column in enumerate(columns)]
         for row in (list(columns), *rows):
             found.append("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
-    return [*found, *(f"{finding['severity']}: {finding['what']}" for finding in body["findings"][:3])]
+    return [*found, *(f"{finding['severity']}: {finding['what']}" for finding in body["findings"][:3]), *refusal_lines(body)]
