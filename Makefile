@@ -7,7 +7,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install train test test-slow test-gpu fuzz chaos check format clean
+.PHONY: help install train test test-slow test-gpu test-docker fuzz chaos check format clean
 
 PYTHON      ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
                  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
@@ -29,7 +29,7 @@ export OMP_NUM_THREADS := 1
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## make .venv and install Tidemill into it, pinned by constraints.txt
 
@@ -55,6 +55,10 @@ test-slow: $(STAMP)  ## the long tests: whole runs, seeds, quality of the warm s
 
 test-gpu: $(STAMP)  ## what needs a CUDA device
 	@$(PYTEST) -n 0 -m gpu $(ARGS)
+
+test-docker: $(STAMP)  ## the image and the whole stack on a Docker engine of its own (root, 5 GB; 3 to 10 minutes)
+	@$(BIN)/python -c 'import docker' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'docker>=7.1'
+	@$(BIN)/python -m pytest -n 0 -rs -m docker tests/docker $(ARGS)
 
 fuzz: $(STAMP)  ## coverage-guided fuzzing of the decoder (SECONDS=60); installs atheris into .venv the first time
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'atheris>=3.0'

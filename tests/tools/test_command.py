@@ -16,7 +16,7 @@ from tools.up.user_code import check_what_is_named
 
 HOUSE = Path(__file__).resolve().parents[2]
 (SHIPPED,) = (HOUSE / "compose" / "models").iterdir()
-COMMANDS = ("up", "check", "broker", "env", "rollout", "reward", "reference", "actor-train", "weight-sync", "host")
+COMMANDS = ("up", "serve", "stop", "check", "broker", "env", "rollout", "reward", "reference", "actor-train", "weight-sync", "host")
 
 
 def tidemill(*arguments: str, cwd: Path = HOUSE) -> subprocess.CompletedProcess[str]:
