@@ -28,7 +28,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> PipelineConf
 
     Raises ConfigError, with one line for each thing that is wrong.
     """
-    file = Path(path)
+    file = find_file(Path(path))
     raw, overridden = apply_overrides(read_toml(file), overrides)
 
     def source_of(loc: Loc) -> str:
@@ -41,6 +41,12 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> PipelineConf
     config = resolve_folders(config, file)
     read_model_facts(config.model.path)
     return config
+
+
+def find_file(file: Path) -> Path:
+    """`file` where the command is given; else the one that ships with Tidemill, if there is one of that name."""
+    shipped = OWN_FOLDER / file
+    return shipped if not file.exists() and not file.is_absolute() and shipped.is_file() else file
 
 
 def read_toml(file: Path) -> dict[str, Any]:

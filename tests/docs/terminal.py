@@ -95,8 +95,8 @@ def _write_programs(tools: Path, *, short: bool) -> None:
 def _write_program(file: Path, command: Sequence[str], for_up: Sequence[str] = ()) -> None:
     plain = " ".join(f"'{word}'" for word in command)
     added = " ".join(f"'{word}'" for word in for_up)
-    # A run that is gone on with keeps the settings that it began with.
-    up = f'if [ "$1" = up ]; then exec {plain} "$@" {added}; fi\n' if for_up else ""
+    # Before the page's own settings: what a page says counts.
+    up = f'if [ "$1" = up ]; then exec {plain} up {added} "${{@:2}}"; fi\n' if for_up else ""
     file.write_text(f'#!/bin/bash\n{up}exec {plain} "$@"\n')
     file.chmod(0o755)
 

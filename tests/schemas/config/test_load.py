@@ -228,3 +228,10 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
 def test_a_list_that_is_too_short_says_what_it_is_for(tmp_path: Path) -> None:
     said = complaint(a_file(tmp_path), "algorithm.betas=[0.9]")
     assert said == "--set: algorithm.betas[1] is missing: Decay of AdamW's running mean and running square."
+
+
+def test_a_pipeline_that_ships_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config("compose/pipelines/guess.toml").pipeline.name == "guess"
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config("compose/pipelines/nothing.toml")
