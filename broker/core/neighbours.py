@@ -50,7 +50,7 @@ def _moved_away(state: State, hello: Hello) -> Refuse | None:
 
 def _other_code(state: State, hello: Hello) -> Refuse | None:
     """All processes that run a module of the user's run the same one. On one host they do, as of their starts."""
-    for other in state.clients.values():
+    for other in state.clients.values() if hello.user_code else ():
         if not other.connected or not other.ready or other.name == hello.name or (other.host and other.host == hello.host):
             continue
         for path, fingerprint in hello.user_code.items():

@@ -130,6 +130,14 @@ def test_a_process_is_pinned_to_its_slot(rig_of: Callable[..., Rig]) -> None:
     assert os.sched_getaffinity(rig.running["env-2"]) == os.sched_getaffinity(0)
 
 
+def test_a_process_on_a_gpu_sees_that_one_alone(rig_of: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    rig = rig_of(running(f"import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)\n{FOREVER}"))
+    start(rig, "env-1", slots=("gpu:3",))
+    start(rig, "env-2")
+    rig.until(lambda: rig.log("env-1").startswith("3\n") and rig.log("env-2").startswith("None\n"))
+
+
 def test_a_process_that_dies_is_reported_with_its_last_lines_and_started_again(rig_of: Callable[..., Rig], tmp_path: Path) -> None:
     once = "import os\nif not os.path.exists('died'): os.mkdir('died'); 1/0\n"
     rig = rig_of(running(f"import os; os.chdir({str(tmp_path)!r})\n{once}{FOREVER}"))
