@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 from rich.console import Console
 from rich.live import Live
 
+from schemas.codec import Frame
 from schemas.messages import BrokerMessage, ClientMessage, DeadAsked, DeadLetters, DeadRetried, DeadRetry, Status, StatusAsked
-from tools.observe import doctor, letters, top
+from tools.observe import doctor, letters, past, top
 from tools.observe.asking import Asking
 from tools.observe.target import Target, find
 
@@ -75,8 +77,8 @@ def run_doctor(text: str, *, as_json: bool) -> int:
 def run_dead_list(text: str, *, as_json: bool) -> int:
     """Prints all dead letters of a run."""
     target = find(text)
-    answer = _ask(target, DeadAsked(), DeadLetters)
-    if answer is None or not isinstance(answer[0], DeadLetters):
+    answer = _dead(target, DeadAsked())
+    if answer is None:
         return _nobody(target)
     print(json.dumps(list(answer[0].letters)) if as_json else "\n".join(letters.list_lines(answer[0])))
     return 0
@@ -85,8 +87,8 @@ def run_dead_list(text: str, *, as_json: bool) -> int:
 def run_dead_show(letter: int, text: str) -> int:
     """Prints one dead letter and its record."""
     target = find(text)
-    answer = _ask(target, DeadAsked(id=letter), DeadLetters)
-    if answer is None or not isinstance(answer[0], DeadLetters):
+    answer = _dead(target, DeadAsked(id=letter))
+    if answer is None:
         return _nobody(target)
     if not answer[0].letters:
         print(f"tidemill: there is no dead letter {letter}; `tidemill dead list` shows those there are", file=sys.stderr)
@@ -95,14 +97,32 @@ def run_dead_show(letter: int, text: str) -> int:
     return 0
 
 
+def _dead(target: Target, question: DeadAsked) -> tuple[DeadLetters, list[Frame]] | None:
+    """The broker's answer; where nobody answers and the run's directory is known, what its journal says."""
+    answer = _ask(target, question, DeadLetters)
+    if answer is not None and isinstance(answer[0], DeadLetters):
+        return answer[0], answer[1]
+    if target.directory is None or not (target.directory / "journal").is_dir():
+        return None
+    found = past.dead_of(target.directory, question)
+    print("tidemill: the broker does not answer; this is what its journal says up to its last entry", file=sys.stderr)
+    return found
+
+
 def run_dead_retry(letter: int, text: str) -> int:
     """Has the task of a dead letter tried again, and prints what happens."""
     target = find(text)
     answer = _ask(target, DeadRetry(id=letter), DeadRetried)
     if answer is None or not isinstance(answer[0], DeadRetried):
+        if target.directory is not None:
+            print(f"tidemill: only a broker can try it again; start the run's: {_resuming(target.directory)}", file=sys.stderr)
         return _nobody(target)
     print(answer[0].detail, file=sys.stdout if answer[0].done else sys.stderr)
     return 0 if answer[0].done else BAD
+
+
+def _resuming(directory: Path) -> str:
+    return f"tidemill up PIPELINE.toml --name {directory.name} --resume"
 
 
 def _ask(target: Target, question: ClientMessage, kind: type[BrokerMessage]) -> Any:

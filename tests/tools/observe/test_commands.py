@@ -87,6 +87,23 @@ def test_doctor_as_json_says_what_is_wrong_and_ends_with_1(run: BrokerProcess) -
     assert not said["healthy"]
 
 
+def test_letters_of_a_broker_that_is_gone_are_read_from_its_journal(run: BrokerProcess) -> None:
+    before = json.loads(tidemill("dead", "list", str(run.run), "--json").stdout)
+    run.kill()
+    listed = tidemill("dead", "list", str(run.run), "--json")
+    assert listed.returncode == 0, listed.stderr
+    assert "this is what its journal says" in listed.stderr
+    after = json.loads(listed.stdout)
+    assert [(letter["id"], letter["cause"], letter["retried"]) for letter in after] == [
+        (letter["id"], letter["cause"], letter["retried"]) for letter in before
+    ]
+    shown = tidemill("dead", "show", str(after[-1]["id"]), str(run.run))
+    assert "  tokens: [" in shown.stdout
+    again = tidemill("dead", "retry", str(after[-1]["id"]), str(run.run))
+    assert again.returncode == 1
+    assert f"--name {run.run.name} --resume" in again.stderr
+
+
 def test_a_run_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
     for command in (["top"], ["doctor"], ["dead", "list"]):
         shown = tidemill(*command, str(tmp_path / "nothing"))
