@@ -112,6 +112,17 @@ def bench_broker(
     run(json_file, quick=quick, only=only, against=against)
 
 
+@bench.command("weights")
+def bench_weights(
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures into this file.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds and shorter runs: two minutes.")] = False,
+) -> None:
+    """Measure how fast weights cross to another machine, what encryption costs, and what deltas of real versions save."""
+    from tools.bench.weights import bench_weights as run
+
+    run(json_file, quick=quick)
+
+
 Run = Annotated[str, typer.Argument(metavar="RUN|ENDPOINT", help="A run directory, a run's name, or where its broker listens.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
