@@ -12,7 +12,7 @@ from typing import get_args
 from schemas.config.run import StageRole
 from schemas.edges import Role
 from schemas.errors import ConfigError
-from stages.host.core import EXIT_BAD_INPUT
+from stages.host.core import EXIT_BAD_INPUT, NAME
 from stages.host.machine import cores, gpus
 from stages.host.options import HostOptions
 from stages.host.slots import slots_named
@@ -39,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", default="", help="working directory, for logs and weights; default: the run directory where it is "
                         "on this machine, else ~/.cache/tidemill/hosts/NAME")  # fmt: skip
     parser.add_argument("--roles", default="", help="roles that may run here, with commas; default: every role")
+    parser.add_argument("--blobs", default="", help="tcp://<address>:<port> at which other hosts fetch weights from this one, where not "
+                        "every port is open; default: any port of the address that leads to the broker")  # fmt: skip
     return parser
 
 
@@ -52,12 +54,17 @@ def _options(arguments: argparse.Namespace) -> HostOptions:
     unknown = [role for role in roles if role not in get_args(StageRole)]
     if unknown:
         raise ConfigError(f"--roles {arguments.roles}: no such role as {unknown[0]!r}; there are {', '.join(get_args(StageRole))}")
+    if not NAME.fullmatch(arguments.name):
+        raise ConfigError(f"--name {arguments.name}: is no name; use letters, digits, '.', '_' and '-', at most 100")
+    if arguments.blobs and not re.fullmatch(r"tcp://[^*]+:(\d{1,5})", arguments.blobs):
+        raise ConfigError(f"--blobs {arguments.blobs}: expected tcp://<address>:<port>, as other hosts reach this one")
     if arguments.slots:
         slots_named(arguments.slots, cores(), gpus())
     directory = Path(arguments.directory) if arguments.directory else None
     return HostOptions(
-        name=arguments.name, broker=arguments.broker, slots=arguments.slots, directory=directory, roles=tuple(Role(role) for role in roles)
-    )
+        name=arguments.name, broker=arguments.broker, slots=arguments.slots, directory=directory,
+        roles=tuple(Role(role) for role in roles), blobs=arguments.blobs,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

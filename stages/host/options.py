@@ -19,3 +19,5 @@ class HostOptions:
     """`cpu:0-1`, `gpu:0-7`, "auto"."""
     directory: Path | None = None
     roles: tuple[Role, ...] = ()
+    blobs: str = ""
+    """Where it serves blobs, `tcp://<address>:<port>`; empty: on the address that leads to the broker, at any port."""

@@ -92,11 +92,11 @@ class Host:
         """Gives out what this machine has: the cache that its stages fill, and the run's files where they are here."""
         config = welcome.config
         os.environ[DIRECTORY_VARIABLE] = str(self._quarters.cache)  # for the stages
-        if not is_routable(self._options.broker):
+        if not is_routable(self._options.broker) and not self._options.blobs:
             return None
         shared = [Path(welcome.run_directory) / "versions", Path(config["model"]["path"])] if self._quarters.shared else []
         cache = Cache(self._quarters.cache, HostConfig.model_validate(config["host"]).cache_bytes)
-        return serve(self._options.broker, cache, shared, client_keys())
+        return serve(self._options.broker, cache, shared, client_keys(), self._options.blobs)
 
     def hello(self) -> Ready:
         """Offers slots, names what runs."""

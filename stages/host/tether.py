@@ -41,6 +41,7 @@ class Orders(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slots: str
     directory: str = ""
     roles: tuple[str, ...] = ()
+    blobs: str = ""
     path: tuple[str, ...] = ()
     """Folders with user code."""
     key: str = ""
@@ -77,6 +78,7 @@ def prepared(orders: Orders) -> tuple[list[str], dict[str, str]]:
     command = [sys.executable, "-P", "-m", "stages.host", "--broker", orders.broker, "--name", orders.name, "--slots", orders.slots]
     command += ["--directory", str(base.absolute())]
     command += ["--roles", ",".join(orders.roles)] if orders.roles else []
+    command += ["--blobs", orders.blobs] if orders.blobs else []
     environment = dict(child_environment())
     if orders.path:
         folders = [str(Path(folder).expanduser()) for folder in orders.path]

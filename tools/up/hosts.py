@@ -45,9 +45,9 @@ def _check_words(text: str) -> str:
 
 def _check_broker(endpoint: str) -> str:
     if endpoint and not endpoint.startswith("tcp://"):
-        raise PydanticCustomError("endpoint", "expected tcp://<address of this machine>:<port>, as the hosts reach it")
+        raise PydanticCustomError("endpoint", "expected tcp://<address>:<port>, as the other hosts reach it")
     if any(wild in endpoint for wild in ("://*", "://0.0.0.0", "://[::]")):
-        raise PydanticCustomError("endpoint", "no host can connect to every address; name the one by which they reach this machine")
+        raise PydanticCustomError("endpoint", "no host can connect to every address; name the one by which they reach it")
     return check_endpoint(endpoint)
 
 
@@ -74,6 +74,8 @@ class HostEntry(Section):
     """The python there that has Tidemill, such as ~/venv/bin/python; on this machine always the one that runs now."""
     roles: Annotated[tuple[StageRole, ...], Field(strict=False)] = ()
     """Roles that may run there; empty: every role."""
+    blobs: Annotated[str, AfterValidator(_check_broker)] = ""
+    """`tcp://<address>:<port>` at which the others fetch weights from it, where not every port is open; empty: any port."""
     path: Folders = ()
     """Folders there with your environment and reward; not needed where they are installed."""
 

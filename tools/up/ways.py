@@ -77,6 +77,7 @@ def ways(config: PipelineConfig, hosts: HostsFile, endpoint: str) -> dict[str, W
 def _own(host: HostEntry, endpoint: str) -> list[str]:
     command = [sys.executable, "-P", "-m", "stages.host", "--broker", endpoint, "--name", host.name, "--slots", host.slots]
     command += ["--directory", host.directory] if host.directory else []
+    command += ["--blobs", host.blobs] if host.blobs else []
     return command + (["--roles", ",".join(host.roles)] if host.roles else [])
 
 
@@ -89,6 +90,6 @@ def _way_to(config: PipelineConfig, hosts: HostsFile, host: HostEntry) -> Way:
         raise ConfigError(f"{file}: the key of host {host.name} cannot be read ({error.strerror}); make it anew: "
                           f"tidemill keys revoke {key_name(host)}") from None  # fmt: skip
     orders = Orders(broker=config.broker.endpoint, name=host.name, slots=host.slots, directory=host.directory, roles=host.roles,
-                    path=host.path, key=secret, server_key=keys.server().public)  # fmt: skip
+                    path=host.path, blobs=host.blobs, key=secret, server_key=keys.server().public)  # fmt: skip
     begin = shlex.split(host.connect) if host.connect else [*shlex.split(hosts.ssh), *SSH_OPTIONS, "--", host.address or host.name]
     return Way((*begin, host.python, "-P", "-m", "stages.host.tether"), msgspec.json.encode(orders) + b"\n")

@@ -1,0 +1,24 @@
+"""What `tidemill host` is told: refused in a line where it is wrong, before anything is tried."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("--slots=cpu", "'cpu' is no slot"),
+        ("--roles=trainer", "no such role as 'trainer'"),
+        ("--name=a/b", "is no name"),
+        ("--blobs=tcp://*:7701", "expected tcp://<address>:<port>"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_is_right(argument: str, complaint: str) -> None:
+    command = [sys.executable, "-P", "-m", "stages.host", "--broker", "tcp://127.0.0.1:9", argument]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("tidemill host: ")
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
