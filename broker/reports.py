@@ -2,10 +2,13 @@
 failure.
 
 Owns `<run>/metrics.jsonl`, `<run>/tensorboard/`, `<run>/summary.json`, `<run>/failure.json`.
+
+The journal has it all: what a full disk does not take ends no run. Lines of metrics wait for room; events of TensorBoard are lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,20 +16,38 @@ import time
 from pathlib import Path
 from typing import Any
 
+import structlog
+
+log = structlog.get_logger()
+
 
 class Reports:
     """Writes into one run directory."""
 
     def __init__(self, run_directory: Path) -> None:
         self._directory = run_directory
-        self._metrics = open(run_directory / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115 - lives as long as the broker
+        self._metrics = open(run_directory / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 - lives as long as the broker
+        self._unwritten = b""
         self._events: Any = None
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """One line and one TensorBoard event for a committed step."""
         line = _plain({"step": step, **metrics})
-        self._metrics.write(json.dumps(line, allow_nan=False) + "\n")
-        self._tensorboard(step, metrics)
+        self._unwritten += json.dumps(line, allow_nan=False).encode() + b"\n"
+        self._write_metrics()
+        try:
+            self._tensorboard(step, metrics)
+        except OSError as error:
+            self._events = None  # its writer has given up for good: the next step begins a new file
+            log.warning("not_in_tensorboard", step=step, why=str(error))
+
+    def _write_metrics(self) -> None:
+        try:
+            written = self._metrics.write(self._unwritten)
+        except OSError as error:
+            log.warning("metrics_wait_for_room", bytes=len(self._unwritten), why=str(error))
+            return
+        self._unwritten = self._unwritten[written:]
 
     def _tensorboard(self, step: int, metrics: dict[str, float]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -41,15 +62,21 @@ class Reports:
 
     def end(self, summary: dict[str, Any], failure: dict[str, Any] | None) -> None:
         """The run is over."""
-        write_json(self._directory / "summary.json", summary)
-        if failure is not None:
-            write_json(self._directory / "failure.json", failure)
+        try:
+            write_json(self._directory / "summary.json", summary)
+            if failure is not None:
+                write_json(self._directory / "failure.json", failure)
+        except OSError as error:
+            log.error("no_summary", why=str(error), summary=_plain(summary), failure=_plain(failure))
 
     def close(self) -> None:
         """Flushes."""
+        if self._unwritten:
+            self._write_metrics()
         self._metrics.close()
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(OSError):
+                self._events.close()
 
 
 def _plain(value: Any) -> Any:
