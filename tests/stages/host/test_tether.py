@@ -101,3 +101,13 @@ def test_a_key_is_written_for_this_user_alone_and_stands_in_no_argument(tmp_path
     assert not any(secret in value for value in environment.values())
     assert environment["PYTHONPATH"].split(os.pathsep)[0] == "/mine"
     assert prepared(given)[1]["TIDEMILL_KEY"] == str(file)  # again: the line was cut
+
+
+def test_an_agent_goes_when_the_head_has_been_silent_for_too_long(tmp_path: Path) -> None:
+    code = "import stages.host.tether as tether; tether.SILENCE_S = 0.5; tether.main()"
+    with subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        tell(process, orders(tmp_path))
+        agent = the_agent(process)
+        assert gone(agent)
+        assert process.stdout is not None
+        assert b"the head was silent for 0.5 s" in process.stdout.read()
