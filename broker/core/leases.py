@@ -60,7 +60,7 @@ def lose(crank: Crank, lease_id: int, cause: str) -> None:
     message.lease = None
     dead.remember(crank, message, lease.client, cause)
     if lease.queue == "tickets" or (lease.queue == "actions" and not _is_played_by(crank, message, lease.client)):
-        _lose_session(crank, crank.state.tickets[message.header.ticket or 0])
+        _lose_session(crank, crank.state.tickets[message.header.ticket or 0], f"{lease.client}, {cause}")
         return
     if lease.queue == "turns":
         session = crank.state.sessions[message.header.ticket or 0]
@@ -79,11 +79,11 @@ def _is_played_by(crank: Crank, action: Queued, client: str) -> bool:
     return lease is not None and lease.client == client
 
 
-def _lose_session(crank: Crank, ticket: Ticket) -> None:
-    """The env lost the ticket: another attempt, unless too many envs died of it."""
+def _lose_session(crank: Crank, ticket: Ticket, cause: str) -> None:
+    """The env lost the ticket: another attempt, unless too many envs died of it; `cause`: of which the last one."""
     ticket.deaths += 1
     if ticket.deaths >= crank.state.settings.max_deliveries:
-        reason = f"{ticket.deaths} env processes were lost while they played it"
+        reason = f"{ticket.deaths} env processes were lost while they played it, the last one was {cause}; see its log"
         dead.bury(crank, crank.state.messages[ticket.message], reason)
         end_ticket_failed(crank, ticket, "dead_letter", reason)
     else:
