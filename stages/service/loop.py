@@ -7,6 +7,7 @@ that its work goes on.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
@@ -44,6 +45,9 @@ NO_BROKER_S = 5.0
 """After so long without one a person wants to know; a restart is over by then."""
 DRAIN_S = 2.0
 """How long a stage may take to let go of its work once the broker has ended it all."""
+
+REASON_CHARS = 200
+"""Of an error that ends a stage, as `tidemill doctor` shows it."""
 
 log = structlog.get_logger()
 
@@ -121,7 +125,7 @@ class Loop:
         finally:
             if self._begun:  # before, there was nothing to start with, and so nothing to close
                 self._stage.close()
-            self._client.close("run_end" if self._draining_until is not None else "stopped")
+            self._client.close("run_end" if self._draining_until is not None else _why(sys.exception()))
 
     def _turn(self, timeout_s: float) -> bool:
         began = time.monotonic()
@@ -239,3 +243,8 @@ class Loop:
             return False
         self._client.send(Drained())
         return True
+
+
+def _why(error: BaseException | None) -> str:
+    """What others are told of an end: by what, where it was not a signal."""
+    return f"stopped by {type(error).__name__}: {error}"[:REASON_CHARS] if isinstance(error, Exception) else "stopped"

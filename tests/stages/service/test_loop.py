@@ -338,6 +338,7 @@ def test_a_process_whose_stage_crashes_ends_with_1_and_its_story(broker: Scripte
     assert code == 1
     assert "crashed" in log
     assert "Traceback" in log
+    assert broker.next(Bye).reason.startswith("stopped by ")
 
 
 def test_a_stage_whose_files_could_not_be_brought_was_never_started_and_is_not_closed(broker: ScriptedBroker, peer: Peer) -> None:
