@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -40,8 +40,8 @@ class Verdict:
             self.wrong.append(otherwise)
 
 
-def judge(result: Result, least_accuracy: float | None = None) -> Verdict:
-    """Reads the run directory; `least_accuracy` None asks for none."""
+def judge(result: Result, least_accuracy: float | None = None, exits: Collection[int] = ORDINARY_EXITS) -> Verdict:
+    """Reads the run directory; `least_accuracy` None asks for none; `exits`: codes with which a process may have ended."""
     verdict = Verdict()
     verdict.demand(result.exit_code == 0, f"exit code {result.exit_code}; see {result.run.with_suffix('.out')}")
     verdict.demand(not result.left, f"processes were left behind: {result.left}")
@@ -56,7 +56,7 @@ def judge(result: Result, least_accuracy: float | None = None) -> Verdict:
     _judge_fold(verdict, account, state, kept, told)
     _judge_training(verdict, account, state)
     _judge_lengths(verdict, account, state)
-    _judge_exits(verdict, account)
+    _judge_exits(verdict, account, exits)
     _tell_lost_time(verdict, account, result)
     return verdict
 
@@ -142,9 +142,9 @@ def task_length(state: State, index: int) -> int:
     return len(terms(Calculator.task(index, "train", state.settings.seed, **laws)["expression"]))
 
 
-def _judge_exits(verdict: Verdict, account: Account) -> None:
+def _judge_exits(verdict: Verdict, account: Account, exits: Collection[int]) -> None:
     """A storm must not hide a stage that dies by itself."""
-    others = [f"{name} ({code})" for name, code in account.exits if code not in ORDINARY_EXITS]
+    others = [f"{name} ({code})" for name, code in account.exits if code not in exits]
     verdict.demand(not others, f"processes that died by themselves: {', '.join(others)}")
 
 
