@@ -54,6 +54,9 @@ def test_a_host_cut_off_for_half_a_minute_is_stood_in_for_and_comes_back(lan: La
     time.sleep(PARTITION_S / 2)
     lan.heal("one")
     training.check_the_end()
+    moved = training.notes("process_moved")
+    assert moved
+    assert {note["before"] for note in moved} == {"one"}
 
 
 def test_the_only_host_of_a_role_is_waited_for_while_its_line_is_cut(lan: Lan) -> None:
@@ -78,13 +81,15 @@ def test_a_run_goes_on_without_a_host_that_died(lan: Lan) -> None:
     victim = training.homes()["rollout-0"]
     lan.kill(victim)
     training.check_the_end()
-    assert victim not in training.homes().values()
+    moved = training.notes("process_moved")
+    assert moved
+    assert all(note["before"] == victim != note["host"] for note in moved)
 
 
 def test_a_host_that_joins_late_is_given_a_replica(lan: Lan) -> None:
-    training = Training(lan, 1, "schedule.steps=12", "stages.rollout.replicas_max=3", *SMALL)
+    training = Training(lan, 1, "schedule.steps=40", "stages.rollout.replicas_max=3", *SMALL, "schedule.groups_per_step=4")
     training.begin()
-    training.wait_for_step(2)
+    training.wait_for_step(1)
     late = training.prepare("late")
     training.join(late)
     training.check_the_end()
