@@ -7,7 +7,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help install train test test-slow test-gpu test-docker fuzz chaos check format clean
+.PHONY: help install train test test-slow test-gpu test-docker test-hosts fuzz chaos check format clean
 
 PYTHON      ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
                  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
@@ -22,7 +22,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 CODE   := $(wildcard schemas broker stages tools)
 PURE   := $(wildcard tests/test_layers.py tests/schemas tests/broker/core tests/broker/policy tests/tools/sim)
-OTHERS := not slow and not gpu and not docker and not sglang
+OTHERS := not slow and not gpu and not docker and not sglang and not hosts
 
 # One compute thread a process: two OpenMP threads on two busy cores ran small products 140 times slower than one.
 export OMP_NUM_THREADS := 1
@@ -51,7 +51,7 @@ test: $(STAMP)  ## all tests that need nothing but this machine (under 15 minute
 	@$(PYTEST) -m "$(OTHERS)" $(ARGS)
 
 test-slow: $(STAMP)  ## the long tests: whole runs, seeds, quality of the warm start
-	@$(PYTEST) -n 0 -m "slow and not gpu and not docker and not sglang" $(ARGS)
+	@$(PYTEST) -n 0 -m "slow and not gpu and not docker and not sglang and not hosts" $(ARGS)
 
 test-gpu: $(STAMP)  ## what needs a CUDA device
 	@$(PYTEST) -n 0 -m gpu $(ARGS)
@@ -59,6 +59,9 @@ test-gpu: $(STAMP)  ## what needs a CUDA device
 test-docker: $(STAMP)  ## the image and the whole stack on a Docker engine of its own (root, 5 GB; 3 to 10 minutes)
 	@$(BIN)/python -c 'import docker' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'docker>=7.1'
 	@$(BIN)/python -m pytest -n 0 -rs -m docker tests/docker $(ARGS)
+
+test-hosts: $(STAMP)  ## real training on hosts in network namespaces: cuts, deaths, late hosts, clocks (root; 5 to 15 minutes)
+	@$(BIN)/python -m pytest -n 0 -rs -m hosts tests/hosts $(ARGS)
 
 fuzz: $(STAMP)  ## coverage-guided fuzzing of the decoder (SECONDS=60); installs atheris into .venv the first time
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'atheris>=3.0'
