@@ -23,7 +23,7 @@ from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_d
 from tools.up.ending import RunFailure, failure_text, summary_page
 from tools.up.endpoint import broker_endpoint, check_metrics_port, reachable
 from tools.up.hosts import HostsFile, read_hosts
-from tools.up.supervisor import Commands, Supervisor, commands
+from tools.up.supervisor import RUN_DIRECTORY, Commands, Supervisor, commands
 from tools.up.user_code import check_what_is_named
 from tools.up.view import view_for
 from tools.up.watch import BROKER, Finish, Outcome, Watch
@@ -110,6 +110,8 @@ def _failure(finish: Finish, directory: Path, supervisor: Supervisor) -> RunFail
     if not finish.blamed:
         return msgspec.json.decode((directory / FAILURE).read_bytes(), type=RunFailure)
     name = finish.blamed
+    if name == RUN_DIRECTORY:
+        return RunFailure(stage=name, reason=finish.reason, advice="start the run again; to delete it, end it first: Ctrl-C")
     advice = f"read logs/{name}.log in the run directory; mend the cause and start the run again"
     if name == BROKER:
         advice += ", or go on with this one by --resume"

@@ -65,6 +65,10 @@ def commands(directory: Path, endpoint: str, hosts: Mapping[str, Way] | None = N
     return Commands(broker=(*python, *broker), hosts=hosts or {HOST: own})
 
 
+RUN_DIRECTORY = "run directory"
+"""Who is blamed where the run's files are gone: its processes would go on for long, and leave nothing."""
+
+
 class Supervisor:
     """One run of `tidemill up`, from the first process to the last."""
 
@@ -117,6 +121,8 @@ class Supervisor:
         """What exits, signals, answers and the time ask for."""
         orders: list[Order] = []
         self._look(time.monotonic())
+        if not (self._directory / CONFIG).is_file():
+            return [Finish(Outcome.FAILED, RUN_DIRECTORY, "was deleted under the run, and what it held is lost")]
         now = time.monotonic()
         for name, code in self._children.reap():
             explained = (self._directory / FAILURE).is_file()

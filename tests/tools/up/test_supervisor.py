@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from stages.host.restarts import RestartPolicy
+from tools.up.directory import CONFIG
 from tools.up.snapshot import Snapshot
-from tools.up.supervisor import Commands, Supervisor
+from tools.up.supervisor import RUN_DIRECTORY, Commands, Supervisor
 from tools.up.watch import Finish, Outcome, Watch
 from tools.up.ways import Way
 
@@ -52,6 +54,9 @@ class Rig:
 
     directory: Path
     endpoint: str
+
+    def __post_init__(self) -> None:
+        (self.directory / CONFIG).write_text("{}")
 
     def commands(self, ending: str, host: str = HOST) -> Commands:
         broker = [sys.executable, str(FAKE_BROKER), self.endpoint, str(self.directory), ending]
@@ -159,6 +164,14 @@ def test_a_host_that_was_told_to_end_is_not_said_to_be_started_again_before_it_i
     finish = Supervisor(rig.directory, rig.endpoint, rig.commands("wait", ends), watch, watcher).run()
     assert finish == Finish(Outcome.STOPPED)
     assert not [note for note in watcher.notes if "with exit code 0" in note]
+
+
+def test_a_run_whose_directory_is_deleted_ends_and_says_so(rig: Rig) -> None:
+    watcher = Watcher(act=lambda own: shutil.rmtree(rig.directory, ignore_errors=True))
+    finish = rig.run("wait", watcher)
+    assert (finish.outcome, finish.blamed) == (Outcome.FAILED, RUN_DIRECTORY)
+    assert "was deleted under the run" in finish.reason
+    assert_nothing_is_left(watcher)
 
 
 def test_a_broker_that_goes_on_crashing_ends_the_run_under_its_name(rig: Rig) -> None:
