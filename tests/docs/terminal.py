@@ -39,6 +39,11 @@ class Terminal:
         path = f"{tools}:{os.environ['PATH']}"
         self._environment = {**kept, "PATH": path, "HOME": str(home), "TERM": "dumb", "COLUMNS": "160", MARK: self._mark}
 
+    @property
+    def python(self) -> str:
+        """The interpreter that its `tidemill` runs in."""
+        return sys.executable
+
     def do(self, block: Block) -> None:
         """Writes the file or types the commands of a block. Raises AssertionError where one does not do what the page says."""
         if block.file:

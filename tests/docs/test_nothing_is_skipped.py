@@ -22,6 +22,8 @@ RUNNERS = {
     "": "test_pages.py",
     "slow": "test_pages.py",
     "ci": "test_pages.py",
+    "hosts": "test_many_hosts.py",
+    "docker": "test_docker.py",
 }
 """Who runs the blocks of each kind of tag, in this folder."""
 FRAGMENT = "fragment"
