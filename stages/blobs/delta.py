@@ -67,9 +67,9 @@ def write_delta(base: Path, base_digest: str, result: Path, result_digest: str, 
     Raises BlobError where a file is no safetensors file, OSError.
     """
     with base.open("rb") as old, result.open("rb") as new:
-        regions = _regions(old)
+        regions = regions_of(old)
         size = os.fstat(new.fileno()).st_size
-        if regions != _regions(new) or os.fstat(old.fileno()).st_size != size or not _same_header(old, new):
+        if regions != regions_of(new) or os.fstat(old.fileno()).st_size != size or not _same_header(old, new):
             return None
         with target.open("wb") as out:
             written = out.write(MAGIC) + _put(out, _encoder.encode(Head(base_digest, result_digest, size)))
@@ -105,7 +105,7 @@ def _same_header(old: BinaryIO, new: BinaryIO) -> bool:
     return _read(old.fileno(), size, 0) == _read(new.fileno(), size, 0)
 
 
-def _regions(file: BinaryIO) -> list[Region]:
+def regions_of(file: BinaryIO) -> list[Region]:
     """The file's tensors, neighbours with numbers of one size together. Raises BlobError where it is no safetensors file."""
     total = os.fstat(file.fileno()).st_size
     size = int.from_bytes(_read(file.fileno(), 8, 0), "little") if total >= 8 else HEADER_BYTES_MAX + 1

@@ -22,7 +22,7 @@ from schemas.messages import Source
 from schemas.records import BlobInfo
 from stages.blobs import wire
 from stages.blobs.cache import Cache
-from stages.blobs.core.transfer import Act, Ask, AskOutline, Done, GaveUp, Open, Transfer
+from stages.blobs.core.transfer import PASSES_MAX, PAUSE_S, Act, Ask, AskOutline, Done, GaveUp, Open, Transfer
 from stages.blobs.line import Broken, Line, Received
 from stages.blobs.outline import (
     CHUNK_BYTES,
@@ -53,7 +53,7 @@ class Fetcher:
         self.cache = cache
         self._keys = keys
         self._window, self._patience_s = window, patience_s
-        self._context = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._stopped = threading.Event()
         self.fetched_bytes = 0
         """Of chunks that came and were whole, since the start."""
@@ -70,18 +70,21 @@ class Fetcher:
 
     def files(self, place: str, sources: Sequence[Source]) -> tuple[BlobInfo, ...]:
         """Which files the producer's directory has. Raises BlobError where no source shares it."""
-        reasons = []
-        for source in sources:
-            answer = self._ask_for_files(place, source)
-            if isinstance(answer, wire.Listed):
-                check_names(answer.files)
-                return answer.files
-            reasons.append(f"{source.endpoint}: {answer}")
-        raise BlobError(f"{place}: " + ("; ".join(reasons) or "no host serves blobs in this run"))
+        reasons = ["no host serves blobs in this run"]
+        for attempt in range(PASSES_MAX if sources else 0):
+            reasons = []
+            self._stopped.wait(PAUSE_S if attempt else 0.0)
+            for source in sources:
+                answer = self._ask_for_files(place, source)
+                if isinstance(answer, wire.Listed):
+                    check_names(answer.files)
+                    return answer.files
+                reasons.append(f"{source.endpoint}: {answer}")
+        raise BlobError(f"{place}: " + "; ".join(reasons))
 
     def _ask_for_files(self, place: str, source: Source) -> wire.Listed | str:
         """The list, or why there is none. Waits long: every file of the directory may have to be read through there."""
-        line, deadline = Line(self._context, source, self._keys), time.monotonic() + 6 * self._patience_s
+        line, deadline = self.line(source), time.monotonic() + 6 * self._patience_s
         try:
             line.ask(wire.ListAsked(place=place))
             while time.monotonic() < deadline and not self._stopped.is_set():
@@ -104,12 +107,17 @@ class Fetcher:
 
     def close(self) -> None:
         """After `stop`, once nothing is on its way."""
-        self._context.destroy(linger=0)
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     def line(self, source: Source) -> Line:
+        """A connection to a source."""
+        if self._context is None:
+            self._context = zmq.Context()
         return Line(self._context, source, self._keys)
 
     def transfer(self, sources: Sequence[Source]) -> Transfer:
+        """A transfer from these, by this fetcher's window and patience."""
         return Transfer(tuple(source.endpoint for source in sources), self._window, self._patience_s)
 
 

@@ -95,6 +95,11 @@ class BlobServer:
         self._ring()
         self._thread.join()
 
+    def look_at_the_list(self) -> None:
+        """The allow-list has changed: it counts from now on, not from the next look."""
+        self._look_at = 0.0
+        self._ring()
+
     def _ring(self) -> None:
         """Wakes the loop, from any thread."""
         with self._ringing, contextlib.suppress(zmq.ZMQError):
@@ -107,7 +112,7 @@ class BlobServer:
         try:
             while not self._ending.is_set():
                 ready = dict(poller.poll(int(1e3 * LOOK_S)))
-                self._look_at_the_list()
+                self._refresh()
                 if self._router in ready:
                     self._take()
                 if self._bell in ready:
@@ -117,7 +122,7 @@ class BlobServer:
             self._reader.shutdown(wait=True, cancel_futures=True)
             self._end()
 
-    def _look_at_the_list(self) -> None:
+    def _refresh(self) -> None:
         if self._doorkeeper is not None and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             self._doorkeeper.refresh()

@@ -33,6 +33,7 @@ class Serving:
         """From the broker's `Peers`: these may fetch."""
         if self._keys is not None:
             self._keys.allow(keys)
+            self._server.look_at_the_list()
 
     def share(self, directory: Path | str) -> None:
         """Gives out this directory too."""

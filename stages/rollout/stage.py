@@ -16,9 +16,8 @@ know texts, environments or rewards.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -42,8 +41,9 @@ from schemas.messages import (
     Receipt,
     Welcome,
 )
-from schemas.records import Action, Array, Install, Turn, VersionSpan, no_tokens
+from schemas.records import Array, Install, Turn, no_tokens
 from stages.blobs.arrivals import nobody_serves, own_depot
+from stages.rollout.answers import ContextMismatchError, action_fields, action_of, context_of, session_of
 from stages.rollout.engine import SessionKey, TurnRefusedError, TurnRequest, TurnResult
 from stages.rollout.incoming import Arrived, Incoming, Ordered, is_here
 from stages.rollout.weights import Replica, install
@@ -52,10 +52,6 @@ from stages.service.stage import Delivery, Link, Put, Ready
 log = structlog.get_logger("rollout")
 
 EngineFactory = Callable[[PipelineConfig], Replica]
-
-
-class ContextMismatchError(EngineError):
-    """What this replica holds and was sent of a session is not what env digested."""
 
 
 @dataclass
@@ -176,7 +172,7 @@ class Rollout:
     def _submit(self, delivery: Delivery) -> None:
         turn, key, engine = delivery.record(Turn), session_of(delivery.header), self._replica.engine
         self._abort_turn_of(key)
-        context = _context(self._sessions.get(key, no_tokens()), delivery)
+        context = context_of(self._sessions.get(key, no_tokens()), delivery)
         if xxhash.xxh3_64_intdigest(context.tobytes()) != turn.context_digest:
             raise ContextMismatchError(
                 f"context mismatch: {context.size} tokens of session {key} do not hash to what env says came before turn"
@@ -279,44 +275,3 @@ class Rollout:
     def _fail(self, order: Install, error: Exception) -> None:
         log.error("install_failed", version=order.number, reason=str(error))
         self._link.send(InstallFailed(number=order.number, reason=str(error)))
-
-
-def session_of(header: Header) -> SessionKey:
-    """(ticket, attempt) of a turn."""
-    return header.ticket or 0, header.attempt or 0
-
-
-def _context(ours: Array, delivery: Delivery) -> Array:
-    """All tokens before the turn: what is held of the session and what was sent. Raises ContextMismatchError."""
-    if delivery.held_tokens > ours.size:
-        raise ContextMismatchError(f"context mismatch: the broker believes that {delivery.held_tokens} tokens are held, {ours.size} are")
-    return np.concatenate([ours[: delivery.held_tokens], *delivery.context]).astype(np.int32, copy=False)
-
-
-def action_of(result: TurnResult) -> Action:
-    """The record of a finished turn."""
-    return Action(
-        finish_reason=result.finish_reason,
-        sample_spans=result.sample_spans,
-        kv_spans=result.kv_spans,
-        near_ties=len(result.near_ties),
-        queue_seconds=result.waiting_seconds,
-        generate_seconds=result.running_seconds,
-        tokens=result.tokens,
-        logprobs=result.logprobs,
-        kept_ids=result.kept_ids,
-        kept_counts=result.kept_counts,
-    )
-
-
-def action_fields(turn: Header, result: TurnResult) -> dict[str, Any]:
-    """Header fields of an action: whose it is, how long, by which versions."""
-    carried = {name: getattr(turn, name) for name in ("ticket", "group", "member", "attempt", "turn", "purpose")}
-    count = int(result.tokens.size)
-    counted = {"context_tokens": result.context_tokens, "new_tokens": count, "trainable_tokens": count}
-    return {**carried, **counted, **_versions(result.sample_spans)}
-
-
-def _versions(spans: Iterable[VersionSpan]) -> dict[str, int]:
-    versions = [span.version for span in spans]
-    return {"oldest_version": min(versions), "newest_version": max(versions)} if versions else {}

@@ -46,9 +46,11 @@ def some_keys(place: Path, *names: str) -> tuple[KeyDirectory, dict[str, ClientK
 
 
 @contextmanager
-def serving(*shared: Path, keys: KeyDirectory | None = None, cache: Cache | None = None) -> Iterator[tuple[BlobServer, Source]]:
+def serving(
+    *shared: Path, keys: KeyDirectory | None = None, cache: Cache | None = None, shelf: Shelf | None = None
+) -> Iterator[tuple[BlobServer, Source]]:
     """A server of these directories."""
-    server = BlobServer("tcp://127.0.0.1:*", Shelf(cache, shared), keys)
+    server = BlobServer("tcp://127.0.0.1:*", shelf or Shelf(cache, shared), keys)
     try:
         yield server, Source(server.endpoint, keys.server().public if keys is not None else "")
     finally:

@@ -92,7 +92,8 @@ def test_a_transfer_ends_whole_or_with_reasons(data: st.DataObject) -> None:
         assert world.here == set(range(world.chunks))
     else:
         assert not honest, "one source was sound all the time"
-        assert isinstance(world.ended, GaveUp) and world.ended.reason
+        assert isinstance(world.ended, GaveUp)
+        assert world.ended.reason
 
 
 def started(*sources: str) -> Transfer:
