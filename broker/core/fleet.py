@@ -32,8 +32,12 @@ def on_host_ready(crank: Crank, host: Client, running: dict[str, int]) -> None:
             crank.note("process_stopped", process=name, host=host.name)
             crank.send(host.name, StopProcess(name=name))
     for process in state.processes.values():
-        if process.host == host.name and process.name not in running:
+        if process.host != host.name or process.name in running:
+            continue
+        if process.role in _fit_for(state, host) and set(process.slots) <= set(host.slots):
             _start(crank, process)
+        else:  # the host was started anew, and offers something else
+            process.host, process.slots = "", ()
     settle(crank)
 
 

@@ -244,3 +244,16 @@ def test_what_moved_is_in_the_journal_as_the_live_broker_had_it(a_mill: MakeMill
     mill = a_mill(host__wait_for=2, stages__env__replicas=2)
     gone(mill)
     mill.check_fold()
+
+
+def test_a_host_started_anew_with_another_offer_gets_what_fits_it(a_mill: MakeMill) -> None:
+    mill = a_mill(host__wait_for=2, stages__rollout__replicas=2)
+    the_head(mill)
+    a_far_host(mill, slots=("gpu:0", "gpu:1"))
+    assert {ordered(mill, "host-far")[name] for name in ordered(mill, "host-far") if name.startswith("rollout")} <= {("gpu:0",), ("gpu:1",)}
+    a_far_host(mill, slots=("gpu:4", "gpu:5"), incarnation="b")
+    assert all(
+        process.slots[0] in ("gpu:4", "gpu:5") for process in mill.state.processes.values() if process.host == "host-far" and process.slots
+    )
+    a_far_host(mill, slots=("gpu:4", "gpu:5"), roles=("reward",), incarnation="c")
+    assert {name.rpartition("-")[0] for name, host in homes(mill).items() if host == "host-far"} <= {"reward"}
