@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.env.environment import Done, Observation, load_environment, source_fingerprint
+from stages.env.environment import Done, load_environment, source_fingerprint
 from stages.env.errors import EnvironmentNotFound, EnvironmentOptionError, EnvironmentShapeError
 
 CALCULATOR = "stages.env.calculator:Calculator"
@@ -45,19 +45,6 @@ def test_a_users_class_is_found_and_plays(write_module: WriteModule) -> None:
     session = loaded.open({"loud": True, "words": 2}, seed=1)
     assert loaded.task(0, "eval", 0, {"loud": True, "words": 2}) == {"say": "eval", "words": 2}
     assert asyncio.run(session.step("hi")) == Done(outcome={"answer": "HI"})
-
-
-def test_the_environment_of_the_page_for_newcomers_runs_as_it_stands(write_module: WriteModule) -> None:
-    page = (Path(__file__).resolve().parents[3] / "stages/env/README.md").read_text(encoding="utf-8")
-    source = textwrap.dedent(page.split("```python\n")[1].split("```")[0])
-    loaded = load_environment(f"{write_module(source)}:Echo")
-    options = {"tries": 2, "highest": 50}
-    loaded.check_options(options)
-    task = loaded.task(3, "eval", 0, options)
-    session = loaded.open(options, seed=0)
-    assert asyncio.run(session.reset(task)) == Observation(f"{task['answer']}=\n")
-    assert asyncio.run(session.step("[1+1]\n")) == Observation("?\n")
-    assert asyncio.run(session.step(f"A{task['answer']}\n")) == Done(outcome={"answer": task["answer"]})
 
 
 def test_a_task_function_may_stand_beside_the_class(write_module: WriteModule) -> None:
