@@ -9,9 +9,11 @@ applied to, and whether it is whole, need not be known before. Layouts that diff
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,9 +28,15 @@ BLOCK_BYTES = 4 << 20
 """Of the file that is made; a whole number of any tensor's items."""
 PART_BYTES_MAX = 3 * BLOCK_BYTES
 """Of one block as it is written: every byte changed, and its planes' heads."""
+THREADS_MAX = 8
+"""A core makes deltas of 100 to 280 MB a second: eight keep up with a link of 10 Gbit."""
 HEADER_BYTES_MAX = 100 << 20
 """Safetensors' own bound on its header."""
 ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+ItemT = TypeVar("ItemT")
+FoundT = TypeVar("FoundT")
 
 
 class Head(Struct, frozen=True):
@@ -73,8 +81,8 @@ def write_delta(base: Path, base_digest: str, result: Path, result_digest: str, 
             return None
         with target.open("wb") as out:
             written = out.write(MAGIC) + _put(out, _encoder.encode(Head(base_digest, result_digest, size)))
-            for block in _differences(old, new, regions):
-                written += _put(out, _encoder.encode(block))
+            for part in _differences(old, new, regions):
+                written += _put(out, part) if part else 0
                 if written >= size:
                     return None
             return written + out.write(bytes(4))
@@ -84,13 +92,38 @@ def _put(out: BinaryIO, part: bytes) -> int:
     return out.write(len(part).to_bytes(4, "little") + part)
 
 
-def _differences(old: BinaryIO, new: BinaryIO, regions: list[Region]) -> Iterator[Block]:
+def _differences(old: BinaryIO, new: BinaryIO, regions: list[Region]) -> Iterator[bytes]:
+    """Blocks as they are written, in order; empty for one in which nothing changed."""
+
+    def part(piece: Region) -> bytes:
+        size = piece.end - piece.start
+        before, after = (np.frombuffer(_read(file.fileno(), size, piece.start), np.uint8) for file in (old, new))
+        planes = difference(before, after, piece.item_bytes)
+        return _encoder.encode(Block(piece.start, size, piece.item_bytes, planes)) if planes else b""
+
+    return in_order(part, _pieces(regions))
+
+
+def _pieces(regions: list[Region]) -> Iterator[Region]:
     for region in regions:
         for start in range(region.start, region.end, BLOCK_BYTES):
-            size = min(BLOCK_BYTES, region.end - start)
-            before, after = (np.frombuffer(_read(file.fileno(), size, start), np.uint8) for file in (old, new))
-            if planes := difference(before, after, region.item_bytes):
-                yield Block(start, size, region.item_bytes, planes)
+            yield Region(start, min(start + BLOCK_BYTES, region.end), region.item_bytes)
+
+
+def in_order(work: Callable[[ItemT], FoundT], items: Iterable[ItemT]) -> Iterator[FoundT]:
+    """`work` of each, in their order, on the cores that this process may use; few are taken ahead, so memory stays bounded."""
+    threads = min(THREADS_MAX, len(os.sched_getaffinity(0)))
+    if threads == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="delta") as pool:
+        waiting: deque[Future[FoundT]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _read(descriptor: int, size: int, offset: int) -> bytes:
@@ -140,8 +173,8 @@ def apply_delta(base: Path, delta: Path, descriptor: int, result_digest: str) ->
         if os.fstat(old.fileno()).st_size != head.bytes or head.result != result_digest:
             raise BlobError("a delta belongs to other files than these")
         _copy(old.fileno(), descriptor, head.bytes)
-        while (part := _part(parts)) is not None:
-            _apply_block(descriptor, part, head.bytes)
+        for _ in in_order(lambda part: _apply_block(descriptor, part, head.bytes), _parts(parts)):
+            pass
     found = file_outline(descriptor).digest
     if found != result_digest:
         raise BlobError(f"a delta made a file that hashes to {found}, not to {result_digest}: its base is another one, or it was damaged")
@@ -155,6 +188,11 @@ def _head(parts: BinaryIO) -> Head:
         return _heads.decode(part or b"")
     except msgspec.MsgspecError as error:
         raise BlobError(f"a delta has no readable head: {error}") from None
+
+
+def _parts(parts: BinaryIO) -> Iterator[bytes]:
+    while (part := _part(parts)) is not None:
+        yield part
 
 
 def _part(parts: BinaryIO) -> bytes | None:
