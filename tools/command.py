@@ -305,12 +305,15 @@ def whatif(
     run: Recorded,
     policies: Annotated[list[str] | None, typer.Option("--policy", metavar="NAME", help="Such as placement=least_in_flight.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Such as schedule.max_lag=1.")] = None,
+    begin: Annotated[float | None, typer.Option("--from", metavar="SECONDS", help="From this second of the run on.")] = None,
+    end: Annotated[float | None, typer.Option("--to", metavar="SECONDS", help="Up to this second of the run.")] = None,
     as_json: Json = False,
 ) -> None:
     """Ask another policy, or other constants, at every decision of a recorded run; print those that differ."""
-    from tools.replay.whatif import run_whatif
+    from tools.replay.whatif import Asked, run_whatif
 
-    raise typer.Exit(run_whatif(run, policies or (), overrides or (), as_json=as_json))
+    asked = Asked(run=run, policies=policies or (), overrides=overrides or (), begin=begin, end=end, as_json=as_json)
+    raise typer.Exit(run_whatif(asked))
 
 
 def _named(name: str) -> list[str]:

@@ -130,8 +130,8 @@ def _overview(run: Run, look: Look, bar: Bar, *, as_json: bool) -> int:
 
         yield views.first_line(run.name, look.index.sizes(), live=live)
         look.scan()
-        yield from views.overview(look.index, list(EDGES))
         ending = ending_of(look)
+        yield from views.overview(look.index, list(EDGES))
         yield from views.ending_lines(ending)
         if not live:
             yield life_of(run, ending.phase)
@@ -173,10 +173,20 @@ def _rows(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:
         for block in look.rows(wanted):
             yield from _lines_of(look, block, as_json=as_json)
 
-    code = quietly(lines(), bar)
+    code = quietly(lines() if as_json else _or_none(lines(), "no such records"), bar)
     bar.clear()
     _say(look)
     return code
+
+
+def _or_none(lines: Iterable[str], none: str) -> Iterator[str]:
+    """The lines; `none` where there is none, so that silence is no answer."""
+    nothing = True
+    for line in lines:
+        nothing = False
+        yield line
+    if nothing:
+        yield none
 
 
 def _lines_of(look: Look, rows: np.ndarray, *, as_json: bool) -> Iterator[str]:
@@ -208,7 +218,7 @@ def _failures(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:
             if selection.fits(failure, wanted, look.index.meta):
                 yield json.dumps(to_builtins(failure)) if as_json else views.failure_line(failure)
 
-    code = quietly(lines(), bar)
+    code = quietly(lines() if as_json else _or_none(lines(), "nothing failed"), bar)
     bar.clear()
     _say(look)
     return code

@@ -20,6 +20,7 @@ from schemas.codec import encode_record
 from schemas.errors import TidemillError
 from schemas.header import Header
 from schemas.records import Record
+from tools.records.dialect import Dialect
 from tools.records.lives import Fact, Lives
 from tools.records.tables import Snapshot
 
@@ -76,6 +77,7 @@ class Fold:
     def __init__(self, journal: Path, state: State | None = None, note: str = "", places: Contents | None = None) -> None:
         self.lives = Lives(state) if state is not None else None
         self.places = Places(places)
+        self._dialect = Dialect(journal.parent)
         self.note = note
         self._checkpoints = {int(path.stem): path for path in checkpoints.paths(journal)}
 
@@ -89,7 +91,7 @@ class Fold:
         """None where the entry cannot be folded."""
         self.meet(entry.number)
         try:
-            event = decode_event(entry.event)
+            event = self._dialect.now(decode_event(entry.event))
             if isinstance(event, Started):
                 self.lives, self.places = Lives(begin(event, entry.now)), Places()
                 return Folded(event, [], [])

@@ -8,6 +8,7 @@ import bdb
 import math
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
             print(f"the stage raised {type(error).__name__}: {error}; this is where", file=sys.stderr)
             debugger.look_at(error.__traceback__)
         raise
-    return _say(asked, run, role, scratch, player, tally, recording.note)
+    return _say(asked, run, role, scratch, player, tally, recording.note, recording.dialect.changed)
 
 
 def _stretch(asked: Asked, run: Run, role: Role, scratch: Scratch) -> tuple[Wanted, Stretch]:
@@ -149,9 +150,16 @@ def _tally(asked: Asked, player: Player, recording: Recording) -> Tally:
     return tally
 
 
-def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, tally: Tally, note: str) -> int:
+def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, tally: Tally, note: str,
+         changed: Sequence[str]) -> int:  # fmt: skip
     if note:
         print(f"tidemill: {note}", file=sys.stderr)
+    if changed:
+        print(
+            f"tidemill: recorded under another schema.lock: {', '.join(changed)} had other fields then; those that are new stand at their"
+            " defaults, in what is given and in what is compared",
+            file=sys.stderr,
+        )
     for name, (then, now) in player.code_differs.items():
         print(f"user code {name} is not the recorded one: {then} then, {now} now")
     if not player.given:

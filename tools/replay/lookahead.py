@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from broker.core.events import Received, decode_event
+from broker.core.settings import LEASE_SECONDS
 from broker.journal import Position
 from broker.journal.reading import Damage, Scan
 from schemas.codec import decode_record
@@ -27,13 +28,16 @@ class Turns(Struct):
 
 
 def recorded_turns(journal: Path, start: Position | None = None, last: int | None = None) -> Turns:
-    """Of all replicas: leases are one broker's, so no two share one. From the commit at `start` on, up to entry `last`."""
-    turns = Turns()
+    """Of all replicas: leases are one broker's, so no two share one. From the commit at `start` on, up to entry `last` and as long behind
+    it as a turn may be answered."""
+    turns, over = Turns(), None
     for entry in Scan(journal, start):
         if isinstance(entry, Damage) or b"commit" not in entry.event:
             continue
         if last is not None and entry.number > last:
-            break
+            over = entry.now + LEASE_SECONDS if over is None else over
+            if entry.now > over:
+                break
         event = decode_event(entry.event)
         if isinstance(event, Received) and isinstance(event.message, Commit):
             _note(turns, event.message, entry.frames)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from broker.core.events import Received
 from broker.core.state import State
 from schemas.codec import Frame, decode_record
 from schemas.edges import Role
+from schemas.errors import WireError
+from schemas.header import Header
 from schemas.messages import (
     Abort,
     BrokerMessage,
@@ -35,8 +38,9 @@ from schemas.messages import (
     StepCommitted,
     Welcome,
 )
-from schemas.records import Install, Version
+from schemas.records import RECORDS, Install, Version
 from tools.replay.answers import Answer, Key, Keys, content_of
+from tools.replay.errors import ReplayError
 from tools.replay.life import Life, Pair, lacks_frames, subject_of
 from tools.replay.lookahead import Turns
 from tools.replay.recording import Moment, Recording
@@ -48,6 +52,17 @@ from tools.replay.stretch import Stretch
 StandMaker = Callable[[Welcome, str], Playable]
 """Starts a stage; the name is its process's."""
 SLOT_KINDS = (GrantAsked, GrantReleased)
+
+
+@contextmanager
+def _of_another_schema(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (WireError, KeyError) as error:
+        raise ReplayError(
+            f"{what} was written under another schema.lock, and this version cannot read it ({error}); replay the run with the version that"
+            " recorded it"
+        ) from error
 
 
 class Player:
@@ -67,6 +82,7 @@ class Player:
 
     def play(self, recording: Recording) -> Iterator[Pair]:
         """Pairs in the recorded order. Raises VersionGone, and whatever a stage stops at."""
+        self._changed = frozenset(recording.dialect.changed)
         try:
             for moment in recording.moments():
                 for sender in [sender for sender, role in recording.met.items() if role == self._role and sender not in self._lives]:
@@ -169,6 +185,7 @@ class Player:
         if len(frames) - order.context < len(header.frames) or (header.queue == "turns" and not life.has_weights):
             self.skipped += 1
             return
+        self._check_readable(header, frames[order.context :])
         self._keep_pace(now)
         if self._role is Role.ROLLOUT:
             self._scratch.check_versions(self._turns.versions.get(order.lease, frozenset()), f"turn {header.turn} of session {session}")
@@ -181,6 +198,12 @@ class Player:
         life.sessions.add(session)
         self.given += 1
         self._hand(life, order, frames)
+
+    def _check_readable(self, header: Header, frames: tuple[Frame, ...]) -> None:
+        """A record of another schema that this version cannot make out is no input. Raises ReplayError."""
+        if header.record in self._changed:
+            with _of_another_schema(subject_of(header)):
+                decode_record(RECORDS[header.record], frames)
 
     def _install_for(self, life: Life, lease: int) -> None:
         """The version in use before the first turn that is played."""
@@ -212,6 +235,10 @@ class Player:
             return
         if life.stand is None:
             self._start(life, max(life.resume_step, max((step for step in self._scratch.checkpoints() if step < plan.step), default=0)))
+        start = 0
+        for header in plan.samples:
+            self._check_readable(header, frames[start : start + len(header.frames)])
+            start += len(header.frames)
         self._keep_pace(now)
         life.steps.add(plan.step)
         life.versions.add(plan.step)
@@ -250,7 +277,8 @@ class Player:
         key = life.recorded_keys.of(message)  # type: ignore[arg-type]
         if not self._is_expected(life, message, key) or lacks_frames(message, moment):
             return
-        answer = Answer(key, type(message).__name__, content_of(message, moment.frames))  # type: ignore[arg-type]
+        with _of_another_schema(f"the recorded answer in entry {moment.number}"):
+            answer = Answer(key, type(message).__name__, content_of(message, moment.frames))  # type: ignore[arg-type]
         yield Pair(life.client, moment.number, moment.now, life.subject(message, key), answer, life.answer(key))
 
     def _is_expected(self, life: Life, message: Numbered, key: Key) -> bool:

@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from broker.core.actions import Note
-from broker.core.settings import Settings, settings_from_config
+from broker.core.settings import settings_from_config
 from broker.journal import checkpoint as checkpoints
 from broker.policy.registry import NAMES, choose
 from schemas.config.overrides import parse_override
+from schemas.edges import Role
 from schemas.errors import ConfigError
 from schemas.messages import Deliver
+from tools.records.command import Bar
+from tools.records.folding import encode_state, state_of
+from tools.records.looking import Look
 from tools.records.opening import Run, open_run
-from tools.replay.asking import Asking, Decision
+from tools.replay.asking import Asking, Constants, Decision
 from tools.replay.recording import Moment, Recording
+from tools.replay.selection import Wanted
 from tools.replay.staging import replay_config
+from tools.replay.stretch import Stretch, stretch_of
 
+WINDOW = "stages.rollout.max_running"
 CONSTANTS = (
     *("schedule.kind", "schedule.max_lag", "schedule.steps", "schedule.groups_per_step"),
-    *("schedule.min_members", "schedule.drop_uniform", "schedule.max_refills"),
+    *("schedule.members", "schedule.min_members", "schedule.drop_uniform", "schedule.max_refills"),
+    *("broker.budget_bytes", WINDOW),
 )
 """Keys that a decision depends on: all that may be set."""
 
@@ -42,26 +50,56 @@ class Dated(Struct, frozen=True):
     decision: Decision
 
 
-def run_whatif(run: str, policies: Sequence[str], overrides: Sequence[str], *, as_json: bool) -> int:
+class Asked(Struct, frozen=True, kw_only=True):
+    """The command line, as given; times are seconds of the run."""
+
+    run: str
+    policies: Sequence[str] = ()
+    overrides: Sequence[str] = ()
+    begin: float | None = None
+    end: float | None = None
+    as_json: bool = False
+
+
+def run_whatif(asked: Asked) -> int:
     """The command's exit code. Raises ConfigError, JournalError."""
-    names = named(policies)
-    if not names and not overrides:
+    names = named(asked.policies)
+    if not names and not asked.overrides:
         raise ConfigError(f"whatif: nothing is otherwise; give --policy ({choices()}) or --set ({', '.join(CONSTANTS)})")
-    with open_run(run) as opened:
-        asking = Asking(choose(names), constants_of(opened, overrides))
-        recording = Recording(opened.journal, asking.policies)
-        asked: Counter[str] = Counter()
-        differ: Counter[str] = Counter()
-        for dated in decisions(opened, recording, asking):
-            asked[dated.decision.kind] += 1
+    with open_run(asked.run) as run:
+        asking = Asking(choose(names), constants_of(run, asked.overrides))
+        wanted = Wanted(begin=asked.begin, end=asked.end)
+        stretch = _stretch(run, wanted)
+        recording = Recording(run.journal, asking.policies, stretch.start)
+        counts: Counter[tuple[str, bool]] = Counter()
+        for dated in _within(decisions(run, recording, asking), stretch, wanted):
+            counts[dated.decision.kind, dated.decision.differs] += 1
             if dated.decision.differs:
-                differ[dated.decision.kind] += 1
-                print(_json(dated) if as_json else line_of(dated))
+                print(_json(dated) if asked.as_json else "\n".join(lines_of(dated)))
         if recording.note:
             print(f"tidemill: {recording.note}", file=sys.stderr)
-        if not as_json:
-            print("; ".join(f"{kind}: {asked[kind]} decisions, {differ[kind]} differ" for kind in NAMES))
+        if not asked.as_json:
+            print("; ".join(f"{kind}: {counts[kind, False] + counts[kind, True]} decisions, {counts[kind, True]} differ" for kind in NAMES))
     return 0
+
+
+def _within(found: Iterable[Dated], stretch: Stretch, wanted: Wanted) -> Iterator[Dated]:
+    for dated in found:
+        if stretch.is_over(dated.number, None):
+            return
+        if wanted.in_time(dated.at):
+            yield dated
+
+
+def _stretch(run: Run, wanted: Wanted) -> Stretch:
+    """The part of the journal that is read; a run that is wanted whole needs no index."""
+    if wanted.is_everything:
+        return Stretch()
+    bar = Bar("reading")
+    with Look(run, bar) as look:
+        stretch = stretch_of(look, Role.ENV, wanted, ())
+        bar.clear()
+    return stretch
 
 
 def named(policies: Sequence[str]) -> dict[str, str]:
@@ -79,26 +117,31 @@ def choices() -> str:
     return ", ".join(f"{decision}={name}" for decision, names in NAMES.items() for name in names)
 
 
-def constants_of(run: Run, overrides: Sequence[str]) -> Settings | None:
-    """The recorded settings with `overrides`. Raises ConfigError for a key that no decision depends on."""
+def constants_of(run: Run, overrides: Sequence[str]) -> Constants | None:
+    """The recorded settings, and those with `overrides`. Raises ConfigError for a key that no decision depends on."""
     for text in overrides:
         key = ".".join(parse_override(text)[0])
         if key not in CONSTANTS:
             raise ConfigError(f"--set {text}: no decision depends on {key}; there are {', '.join(CONSTANTS)}")
-    return settings_from_config(replay_config(run, overrides, None)) if overrides else None
+    if not overrides:
+        return None
+    recorded, other = replay_config(run, (), None), replay_config(run, overrides, None)
+    keys = {".".join(parse_override(text)[0]) for text in overrides}
+    window = other["stages"]["rollout"]["max_running"] if WINDOW in keys else None
+    return Constants(settings_from_config(recorded), settings_from_config(other), window)
 
 
 def decisions(run: Run, recording: Recording, asking: Asking) -> Iterator[Dated]:
     """All of a run, in order. `recording` folds with `asking`'s policies."""
     paths = {int(path.stem): path for path in checkpoints.paths(run.journal)}
-    encode = msgspec.msgpack.Encoder().encode
     for moment in recording.moments():
         found, asking.decisions[:] = list(asking.decisions), []
         yield from _dated(moment, found)
         saved = checkpoints.read(paths[moment.number + 1]) if moment.number + 1 in paths else None
-        if saved is not None and encode(recording.state) != saved.state:
+        known = state_of(saved.state) if saved is not None else None
+        if saved is not None and (known is None or encode_state(recording.state) != encode_state(known)):
             recording.note = recording.note or (
-                f"at entry {moment.number} the broker had another state than this version's fold gives: it decided otherwise"
+                f"at entry {moment.number} the broker had another state than this version's fold gives: what it decided may be otherwise"
             )
 
 
@@ -122,14 +165,17 @@ def _turn(order: Deliver, *, moves: bool) -> str:
     return f"turn {header.turn} of session {header.ticket}.{header.attempt}{again}"
 
 
-def line_of(dated: Dated) -> str:
-    """A decision in one line."""
+def lines_of(dated: Dated) -> Iterator[str]:
+    """A decision: when and over what, then what either set decides, with its scores."""
     decision = dated.decision
     over = f" {dated.subject}" if dated.subject else ""
-    return (
-        f"{dated.at:9.3f} s  entry {dated.number}  {decision.kind}{over}: recorded {_words(decision.recorded)},"
-        f" other {_words(decision.other)}  [{_words(decision.view)}]"
-    )
+    yield f"{dated.at:9.3f} s  entry {dated.number}  {decision.kind}{over}  [{_words(decision.view)}]"
+    for who, decided, scores in (
+        ("recorded", decision.recorded, decision.recorded_scores),
+        ("other", decision.other, decision.other_scores),
+    ):
+        shown = {name: value for name, value in scores.items() if value is not None}
+        yield f"{'':13}{who:<9} {_words(decided)};  scores {_words(shown)}"
 
 
 def _words(values: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.journal import checkpoint as checkpoints
+from broker.policy.registry import DEFAULT
 from tests.skeleton.broker_process import a_broker_process
 from tests.skeleton.config import a_run_config
 from tests.skeleton.crew import a_crew
@@ -21,6 +22,9 @@ from tools.records.opening import open_run
 from tools.records.selection import Selection
 from tools.records.story import subject_of
 from tools.records.telling import tell
+from tools.replay.asking import Asking
+from tools.replay.recording import Recording
+from tools.replay.whatif import decisions
 
 STEPS = 25
 KILLS = 3
@@ -109,3 +113,13 @@ def test_a_ticket_of_a_killed_run_is_cut_out_and_opens_elsewhere(killed: tuple[P
         cut(look, subject_of(f"ticket:{ticket}"), tmp_path / "out.tide", redact=False)
     with open_run(str(tmp_path / "out.tide")) as opened, Look(opened) as look:
         assert tell(look, subject_of(f"ticket:{ticket}")).facts == wanted
+
+
+def test_the_recorded_policies_decide_as_they_did_through_several_deaths(killed: tuple[Path, list[Path]]) -> None:
+    asking = Asking(DEFAULT, None)
+    with open_run(str(killed[0])) as opened:
+        recording = Recording(opened.journal, asking.policies)
+        found = list(decisions(opened, recording, asking))
+    assert recording.note == ""
+    assert {dated.decision.kind for dated in found} == {"placement", "admission", "grouping"}
+    assert not [dated for dated in found if dated.decision.differs]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.chaos.prey import Prey, strike
 
 HOUSE = Path(__file__).resolve().parents[3]
 
@@ -31,15 +36,33 @@ SETTINGS = (
 )
 
 
-def record(folder: Path) -> Path:
+Kill = tuple[int, str]
+"""Once this version is published, kill -9 this process."""
+
+
+def record(folder: Path, *more: str, kills: Sequence[Kill] = (), reward: str = BUGGY) -> Path:
     """Records `runs/hunt` in `folder`, with the reward of `then/`; `fixed/` and `wrong/` hold others. Returns the run directory."""
-    for name, text in (("then", BUGGY), ("fixed", FIXED), ("wrong", WRONG_PARSE)):
+    for name, text in (("then", reward), ("fixed", FIXED), ("wrong", WRONG_PARSE)):
         (folder / name).mkdir()
         (folder / name / "my_reward.py").write_text(text)
-    pipeline = str(HOUSE / "compose/pipelines/calculator.toml")
-    done = tidemill(folder, "up", pipeline, "--name", "hunt", *(part for setting in SETTINGS for part in ("--set", setting)))
-    assert done.returncode == 0, done.stdout + done.stderr
+    settings = [part for setting in (*SETTINGS, *more) for part in ("--set", setting)]
+    command = [sys.executable, "-P", "-m", "tools", "up", str(HOUSE / "compose/pipelines/calculator.toml"), "--name", "hunt", *settings]
+    with (folder / "up.log").open("w") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as up:
+        _kill(up, folder / "runs" / "hunt", list(kills))
+        assert up.wait(300) == 0, (folder / "up.log").read_text()
     return folder / "runs" / "hunt"
+
+
+def _kill(up: subprocess.Popen[bytes], run: Path, kills: list[Kill]) -> None:
+    prey = Prey(up.pid)
+    while kills and up.poll() is None:
+        version, name = kills[0]
+        if any(run.glob(f"versions/*-{version}")):
+            process = prey.by_name().get(name)
+            if process is not None and strike(process, signal.SIGKILL):
+                kills.pop(0)
+        time.sleep(0.02)
+    assert not kills, f"the run ended before these were killed: {kills}"
 
 
 def tidemill(folder: Path, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:

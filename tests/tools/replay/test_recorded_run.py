@@ -18,6 +18,7 @@ from schemas.errors import ConfigError
 from schemas.messages import Commit
 from tests.tools.replay.recorded import HOUSE, record, tidemill
 from tools.records.opening import open_run
+from tools.replay import whatif
 from tools.replay.asking import Asking
 from tools.replay.command import Asked, run_replay
 from tools.replay.errors import VersionGone
@@ -162,15 +163,47 @@ def test_the_recorded_policies_reproduce_the_recorded_decisions(hunt: Path) -> N
     assert msgspec.msgpack.encode(recording.state) == last.state, "the fold is the broker's own state, byte for byte"
 
 
+def asked_otherwise(
+    run: Path, *overrides: str, policies: tuple[str, ...] = (), begin: float | None = None, end: float | None = None
+) -> int:
+    return run_whatif(whatif.Asked(run=str(run), policies=policies, overrides=overrides, begin=begin, end=end))
+
+
 def test_another_bound_admits_otherwise_at_the_recorded_states(hunt: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_whatif(str(hunt), (), ["schedule.max_lag=0"], as_json=False) == 0
+    assert asked_otherwise(hunt, "schedule.max_lag=0") == 0
     said = capsys.readouterr().out
-    assert "admission: recorded groups=" in said
+    decided = re.search(
+        r"admission .*\n +recorded +groups=(\d+) .*scores admitted=\d+ .*\n +other +groups=(\d+) .*scores admitted=\d+ ", said
+    )
+    assert decided is not None, said
+    assert int(decided[1]) > int(decided[2])
     assert "placement:" in said
     with pytest.raises(ConfigError, match="no decision depends on"):
-        run_whatif(str(hunt), (), ["algorithm.learning_rate=1"], as_json=False)
+        asked_otherwise(hunt, "algorithm.learning_rate=1")
     with pytest.raises(ConfigError, match="there are placement=sticky"):
-        run_whatif(str(hunt), ["placement=nearest"], (), as_json=False)
+        asked_otherwise(hunt, policies=("placement=nearest",))
+
+
+@pytest.mark.parametrize(
+    ("override", "kind"),
+    [
+        ("schedule.max_lag=0", "admission"), ("schedule.kind=sync", "admission"), ("schedule.groups_per_step=2", "admission"),
+        ("schedule.members=40000", "admission"), ("broker.budget_bytes=400000", "admission"), ("schedule.drop_uniform=false", "grouping"),
+        ("schedule.max_refills=0", "grouping"),
+    ],
+)  # fmt: skip
+def test_every_constant_of_a_decision_can_be_asked_about(hunt: Path, override: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked_otherwise(hunt, override) == 0
+    (differ,) = re.findall(rf"{kind}: \d+ decisions, (\d+) differ", capsys.readouterr().out)
+    assert int(differ) > 0
+
+
+def test_a_part_of_the_run_is_asked_about(hunt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for begin, end in ((None, None), (None, 12.0), (12.0, None)):
+        assert asked_otherwise(hunt, "schedule.max_lag=0", begin=begin, end=end) == 0
+        counts.append(int(re.findall(r"placement: (\d+) decisions", capsys.readouterr().out)[0]))
+    assert counts[0] == counts[1] + counts[2]
 
 
 def commands_of_the_page() -> list[tuple[str, str, int]]:
