@@ -19,6 +19,8 @@ from tests.skeleton.waiting import until
 
 KEYS = "/tmp/home/.config/tidemill/keys"
 RUN = "/tmp/run"
+HOST_KEYS = {"TIDEMILL_KEY": f"{HOME}/host.key", "TIDEMILL_SERVER_KEY": f"{HOME}/server.pub"}
+"""The environment by which a process finds the keys of its host."""
 PORT = 7700
 
 
@@ -57,21 +59,17 @@ class Play:
         assert broker.at_work, broker.story()
         return broker
 
-    def _keys(self) -> dict[str, str]:
-        """The environment by which a process finds the keys of its host."""
-        return {"TIDEMILL_KEY": "/tmp/home/host.key", "TIDEMILL_SERVER_KEY": "/tmp/home/server.pub"}
-
     def skeleton(self, machine: Machine, role: Role, index: int = 0, environment: Mapping[str, str] | None = None) -> Process:
         """A stage whose work is a few lines."""
         name = f"{role.value}-{index}"
         command = (sys.executable, "-m", "tests.skeleton", role.value, "--broker", self.endpoint, "--name", name)
-        return machine.start(name, *command, environment={"PYTHONPATH": str(HOUSE), **self._keys(), **(environment or {})})
+        return machine.start(name, *command, environment={"PYTHONPATH": str(HOUSE), **HOST_KEYS, **(environment or {})})
 
     def stage(self, machine: Machine, role: Role, index: int = 0, environment: Mapping[str, str] | None = None) -> Process:
         """The real one, by its own command."""
         name = f"{role.value}-{index}"
         command = ("tidemill", role.value, "--broker", self.endpoint, "--name", name)
-        return machine.start(name, *command, environment={**self._keys(), **(environment or {})})
+        return machine.start(name, *command, environment={**HOST_KEYS, **(environment or {})})
 
     @property
     def steps(self) -> int:

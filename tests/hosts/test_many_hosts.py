@@ -5,13 +5,16 @@ The hosts have nothing in common but the network: no file, no process table, no 
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
 
+from schemas.edges import Role
 from tests.hosts.clocks import Clocks
 from tests.hosts.lan import Lan
 from tests.hosts.laws import Law
+from tests.hosts.play import HOST_KEYS
 from tests.hosts.training import SMALL, Training
 
 pytestmark = pytest.mark.hosts
@@ -36,6 +39,21 @@ def test_weights_cross_to_each_host_once_and_fan_out_there(lan: Lan) -> None:
     for host in ("one", "two"):
         versions = sum(sum(bytes_) for (where, _), bytes_ in fetched.items() if where == host)
         assert lan.counts(host)["inward_passed_bytes"] > versions
+
+
+def test_stages_by_their_own_commands_train_on_hosts_of_their_own(lan: Lan) -> None:
+    """No host agent anywhere: beside the trainer a process of its own gives its weights to others."""
+    training = Training(lan, 2, "schedule.steps=3", *SMALL)
+    one, two = training.workers
+    homes = {Role.ACTOR_TRAIN: training.head, Role.WEIGHT_SYNC: training.head, Role.ROLLOUT: one, Role.REFERENCE: one, Role.ENV: two,
+             Role.REWARD: two}  # fmt: skip
+    training.serve()
+    giving = ("-m", "stages.blobs", "--broker", training.endpoint, "--name", "blobs-0")
+    training.head.start("blobs", sys.executable, "-P", *giving, environment=HOST_KEYS)
+    stages = {role: training.stage(machine, role) for role, machine in homes.items()}
+    training.check_the_end()
+    assert {role: process.wait() for role, process in stages.items()} == dict.fromkeys(homes, 0)
+    assert [replica for replica, receipt in training.receipts() if receipt.metrics.get("bytes", 0) > 0]
 
 
 def test_a_host_cut_off_for_half_a_minute_is_stood_in_for_and_comes_back(lan: Lan) -> None:

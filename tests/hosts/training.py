@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from broker.core.events import Received
+from schemas.edges import Role
 from schemas.messages import Receipt
 from stages.service.main import EXIT_FENCED
 from tests.broker.folding import events_of
@@ -23,7 +24,7 @@ from tests.chaos.storm import Result
 from tests.chaos.verdict import ORDINARY_EXITS, judge
 from tests.hosts.lan import Lan
 from tests.hosts.machine import HOUSE, Machine, Process
-from tests.hosts.play import KEYS, PORT, carry_key
+from tests.hosts.play import HOST_KEYS, KEYS, PORT, carry_key
 from tests.skeleton.waiting import until
 
 PIPELINE = HOUSE / "compose" / "pipelines" / "calculator.toml"
@@ -52,20 +53,28 @@ class Training:
         return machine
 
     def begin(self, clocks: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """The broker and all hosts; `clocks`: more of the environment, by host."""
+        """The broker and a host agent on each host; `clocks`: more of the environment, by host."""
         clocks = clocks or {}
-        settings = [part for setting in self._settings for part in ("--set", setting)]
-        self.head.start("serve", "tidemill", "serve", str(PIPELINE), "--endpoint", self.endpoint, "--name", "one", *settings,
-                        environment={"TIDEMILL_KEYS": KEYS, **clocks.get("head", {})})  # fmt: skip
+        self.serve(clocks.get("head"))
         self.join(self.head, "actor-train,weight-sync", clocks.get("head"))
         for machine in self.workers:
             self.join(machine, environment=clocks.get(machine.name))
 
+    def serve(self, environment: Mapping[str, str] | None = None) -> Process:
+        """The broker alone."""
+        settings = [part for setting in self._settings for part in ("--set", setting)]
+        command = ("tidemill", "serve", str(PIPELINE), "--endpoint", self.endpoint, "--name", "one", *settings)
+        return self.head.start("serve", *command, environment={"TIDEMILL_KEYS": KEYS, **(environment or {})})
+
     def join(self, machine: Machine, roles: str = "env,rollout,reward,reference", environment: Mapping[str, str] | None = None) -> Process:
         """A host agent, as a person would start it."""
         command = ("tidemill", "host", "--broker", self.endpoint, "--name", machine.name, "--slots", "cpu:0-1", "--roles", roles)
-        keys = {"TIDEMILL_KEY": "/tmp/home/host.key", "TIDEMILL_SERVER_KEY": "/tmp/home/server.pub"}
-        return machine.start("host", *command, environment={**keys, **(environment or {})})
+        return machine.start("host", *command, environment={**HOST_KEYS, **(environment or {})})
+
+    def stage(self, machine: Machine, role: Role) -> Process:
+        """One stage by its own command."""
+        name = f"{role.value}-0"
+        return machine.start(name, "tidemill", role.value, "--broker", self.endpoint, "--name", name, environment=HOST_KEYS)
 
     @property
     def steps(self) -> int:
