@@ -58,10 +58,10 @@ test-gpu: $(STAMP)  ## what needs a CUDA device
 
 test-docker: $(STAMP)  ## the image and the whole stack on a Docker engine of its own (root, 5 GB; 3 to 10 minutes)
 	@$(BIN)/python -c 'import docker' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'docker>=7.1'
-	@$(BIN)/python -m pytest -n 0 -rs -m docker tests/docker $(ARGS)
+	@$(BIN)/python -m pytest -n 0 -rs -m docker tests/docker tests/docs $(ARGS)
 
 test-hosts: $(STAMP)  ## real training on hosts in network namespaces: cuts, deaths, late hosts, clocks (root; 5 to 15 minutes)
-	@$(BIN)/python -m pytest -n 0 -rs -m hosts tests/hosts $(ARGS)
+	@$(BIN)/python -m pytest -n 0 -rs -m hosts tests/hosts tests/docs $(ARGS)
 
 fuzz: $(STAMP)  ## coverage-guided fuzzing of the decoder (SECONDS=60); installs atheris into .venv the first time
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'atheris>=3.0'
