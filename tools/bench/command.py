@@ -6,10 +6,11 @@ Returns with everything ended that it started, however it ends; a signal ends it
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,14 +34,17 @@ def bench_broker(json_file: Path | None, *, quick: bool, only: str, against: str
     plan = replace(plan, rows=_named(only, ROWS, "row"), against=_named(against, tuple(SYSTEMS), "system"))
     signal.signal(signal.SIGTERM, _terminated)
     console = Console(width=None if sys.stdout.isatty() else 200)
-    found = measure(plan, console)
+    show(measure(plan, console, functools.partial(_write, json_file)), console)
+
+
+def _write(json_file: Path | None, found: dict[str, Any]) -> None:
+    """After each row: a benchmark of half an hour that is ended leaves what it had."""
     if json_file is not None:
         json_file.write_text(json.dumps(found, indent=2) + "\n")
-    show(found, console)
 
 
-def measure(plan: Plan, console: Console) -> dict[str, Any]:
-    """Runs the plan under a progress bar; returns what the JSON file holds."""
+def measure(plan: Plan, console: Console, keep: Callable[[dict[str, Any]], None] = lambda _: None) -> dict[str, Any]:
+    """Runs the plan under a progress bar; returns what the JSON file holds, and hands it to `keep` after each row."""
     columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Crew() as crew, Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("starting")
@@ -48,7 +52,7 @@ def measure(plan: Plan, console: Console) -> dict[str, Any]:
         def tick(what: str) -> None:
             progress.update(bar, description=what, advance=1)
 
-        measuring = Measuring(crew, plan, tick)
+        measuring = Measuring(crew, plan, tick, keep)
         progress.update(bar, total=steps_of(plan, measuring))
         return measuring.measure()
 

@@ -119,6 +119,8 @@ class Comparison(Struct, kw_only=True):
     runs: dict[str, list[Run]]
     ratios: dict[str, list[float]]
     """Ours over the other, one per round."""
+    failed: dict[str, str] = {}
+    """Systems that did not come up or whose clients ended, and why: they are left out from there on."""
 
     def ratio(self, name: str) -> float:
         """Median over rounds."""
@@ -135,13 +137,26 @@ def compare(ours: Callable[[], System], others: dict[str, Callable[[], System]],
         mine = [measure(ours(), load)]
         for name in order:
             tick(name)
-            theirs = measure(others[name](), load)
+            theirs = _measured(found, name, others[name], measure)
             tick("Tidemill")
+            if theirs is None:
+                continue
             mine.append(measure(ours(), load))
             found.runs[name].append(theirs)
             found.ratios[name].append((mine[-2].rate + mine[-1].rate) / 2 / theirs.rate)
         found.runs["tidemill"] += mine
     return found
+
+
+def _measured(found: Comparison, name: str, make: Callable[[], System], measure: Callable[[System, Load], Run]) -> Run | None:
+    """One run of another system; what ails it ends no benchmark."""
+    if name in found.failed:
+        return None
+    try:
+        return measure(make(), found.load)
+    except BenchError as error:
+        found.failed[name] = str(error)
+        return None
 
 
 def _turned(names: Sequence[str], by: int) -> list[str]:

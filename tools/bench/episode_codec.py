@@ -34,6 +34,7 @@ TOKENS = 32_768
 REPEATS = 200
 ROUNDS = 15
 NEW_WEIGHTS_AFTER = 6
+FINGERPRINT = fingerprint_of("episode")
 
 
 def an_episode(tokens: int) -> Episode:
@@ -61,7 +62,7 @@ def _encode(episode: Episode, *, digest: bool) -> tuple[bytes, list[Frame]]:
     if digest:
         header = make_header(episode, frames, pipeline="bench", queue="episodes", **FIELDS)
     else:
-        header = Header(record="episode", fingerprint=fingerprint_of("episode"), pipeline="bench", queue="episodes",
+        header = Header(record="episode", fingerprint=FINGERPRINT, pipeline="bench", queue="episodes",
                         frames=frame_infos(episode, frames), **FIELDS)  # fmt: skip
     return encode_message(Commit(epoch=1, seq=1, acks=(1,), puts=(header,))), frames
 

@@ -26,7 +26,7 @@ from schemas.errors import TidemillError
 
 HOUSE = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 3.0
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 """A cold Erlang on a busy machine needs most of it."""
 LOG_LINES = 12
 

@@ -30,8 +30,9 @@ PROFILED = ("20kb", "200b_x16", "200b")
 class Measuring:
     """One benchmark: the servers that are kept, the plan, and what was found so far."""
 
-    def __init__(self, crew: Crew, plan: Plan, tick: Tick) -> None:
-        self._crew, self._plan, self._tick = crew, plan, tick
+    def __init__(self, crew: Crew, plan: Plan, tick: Tick, keep: Callable[[dict[str, Any]], None]) -> None:
+        """`keep` hears after each row what was found so far."""
+        self._crew, self._plan, self._tick, self._keep = crew, plan, tick, keep
         self._kept: dict[str, System] = {}
         self.skipped = {name: why for name in plan.against if (why := SYSTEMS[name].missing()) is not None}
         self.comparisons: dict[str, Comparison] = {}
@@ -42,9 +43,13 @@ class Measuring:
         before = machine.describe(self._crew.directory)
         for row in self._plan.rows:
             self.rows[row] = self._compare(row) if row in LOADS else OTHERS[row](self)
+            self._keep(self._found(before))
+        return self._found(before)
+
+    def _found(self, before: dict[str, Any]) -> dict[str, Any]:
         return {
             "machine": {**before, "after": {**machine.noise(self._crew.directory)}}, "plan": msgspec.to_builtins(self._plan),
-            "ratios": self.ratios(), "rows": self.rows, "skipped": self.skipped,
+            "ratios": self.ratios(), "rows": dict(self.rows), "skipped": dict(self.skipped),
         }  # fmt: skip
 
     def ratios(self) -> dict[str, float]:
@@ -62,6 +67,7 @@ class Measuring:
         rounds = self._plan.rounds if row in MAIN_LOADS else self._plan.side_rounds
         found = compare(lambda: tidemill.Server(self._crew), makers, load, rounds, self._run, lambda name: self._tick(f"{row}: {name}"))
         self.comparisons[row] = found
+        self.skipped |= {name: f"{row}: {why}" for name, why in found.failed.items()}
         return summary(found)
 
     def _maker(self, name: str) -> Callable[[], System]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from broker.lifeline import child_environment
 from schemas.edges import Role
 from schemas.errors import ConfigError, InvariantError
 from tests.tools.bench.builders import a_tiny_plan, measured, needs
-from tools.bench.command import bench_broker
+from tools.bench.command import bench_broker, measure
 from tools.bench.compare import run_load
 from tools.bench.load import HEAD, Load, Sink, Source
 from tools.bench.plan import LOADS, ROWS, SYSTEMS, TARGETS
@@ -164,6 +165,20 @@ def test_the_run_with_encryption_is_encrypted() -> None:
 def test_a_row_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"no row is called 'episodes'; did you mean episode\?"):
         bench_broker(None, quick=True, only="episodes", against="")
+
+
+def test_another_system_that_does_not_come_up_is_skipped_and_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("redis_always")
+
+    def broken(_: redis.Server) -> None:
+        raise BenchError("redis was not up within a moment")
+
+    monkeypatch.setattr(redis.Server, "start", broken)
+    kept: list[dict[str, Any]] = []
+    found = measure(a_tiny_plan("20kb", "200b", against=("redis_always", "no_journal")), Console(file=io.StringIO()), kept.append)
+    assert found["skipped"] == {"redis_always": "20kb: redis was not up within a moment"}
+    assert found["ratios"].keys() == {"no_journal_20kb", "no_journal_200b"}
+    assert [sorted(each["rows"]) for each in kept] == [["20kb"], ["200b", "20kb"]]
 
 
 def test_a_server_that_does_not_come_up_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
