@@ -40,8 +40,7 @@ log = structlog.get_logger(__name__)
 WINDOW = 8
 """Chunks asked for ahead: more than a fast line carries in a round trip, and few enough that ten receivers cost a server little memory."""
 PATIENCE_S = 10.0
-"""Without an answer for so long, a source is left for the next; a server that reads a large file through for its digest is later than that
-once, and has it at the next round."""
+"""Without an answer for so long, a source is left for the next."""
 LOOK_S = 0.25
 """Between two looks at whether it should stop."""
 
@@ -83,8 +82,8 @@ class Fetcher:
         raise BlobError(f"{place}: " + "; ".join(reasons))
 
     def _ask_for_files(self, place: str, source: Source) -> wire.Listed | str:
-        """The list, or why there is none. Waits long: every file of the directory may have to be read through there."""
-        line, deadline = self.line(source), time.monotonic() + 6 * self._patience_s
+        """The list, or why there is none. Waits while the source reads the files of the directory through."""
+        line, deadline = self.line(source), time.monotonic() + self._patience_s
         try:
             line.ask(wire.ListAsked(place=place))
             while time.monotonic() < deadline and not self._stopped.is_set():
@@ -92,6 +91,9 @@ class Fetcher:
                 if isinstance(received, Broken):
                     return received.reason
                 for answer, _ in received:
+                    if isinstance(answer, wire.Reading):
+                        deadline = time.monotonic() + self._patience_s
+                        continue
                     return answer if isinstance(answer, wire.Listed) else getattr(answer, "reason", "it answers something else")
             return "no answer"
         finally:
@@ -175,6 +177,9 @@ class _Receiving:
                 return self._outlined(data, now)
             case wire.Chunked(index=index):
                 return self._chunked(index, data, now)
+            case wire.Reading():
+                self._transfer.reading(now)
+                return []
             case wire.Absent(reason=reason):
                 return self._transfer.failed(reason, now)
             case _:

@@ -37,6 +37,9 @@ TAKEN = 64
 """Questions taken in a row."""
 OWED_MAX = 1024
 """Answers that wait for the reader; beyond it who asks has to ask again."""
+READING_S = 2.0
+"""Who waits for a file that is being read through hears of it so often, well within a receiver's patience."""
+READING = wire.encode(wire.Reading())
 HANDSHAKE_MS = 10_000
 PING_MS, PING_TIMEOUT_MS = 3_000, 12_000
 """As the broker's: whose machine is gone does not hold a connection."""
@@ -67,7 +70,7 @@ class BlobServer:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="blob-reader")
         self._owed: deque[tuple[bytes, Future[list[bytes]]]] = deque()
         self._ending = threading.Event()
-        self._look_at = 0.0
+        self._look_at = self._tell_at = 0.0
         self.sent_bytes = 0
         self._bell, self._ringer = self._context.socket(zmq.PAIR), self._context.socket(zmq.PAIR)
         self._bell.bind("inproc://bell")
@@ -174,10 +177,14 @@ class BlobServer:
             self._owed.append((identity, answer))
 
     def _pay(self) -> None:
-        """What the reader has finished, in the order in which it was asked."""
+        """What the reader has finished, in the order in which it was asked; who waits for it is told that it goes on."""
         while self._owed and self._owed[0][1].done():
             identity, answer = self._owed.popleft()
             self._send(identity, answer.result())
+        if self._owed and time.monotonic() >= self._tell_at:
+            self._tell_at = time.monotonic() + READING_S
+            for identity in {identity for identity, _ in self._owed}:
+                self._send(identity, [READING])
 
     def _read(self, question: wire.Question) -> list[bytes]:
         """In the reader's thread."""

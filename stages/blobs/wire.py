@@ -7,8 +7,9 @@
 | `chunk` digest, index, place | `chunked` | the chunk's bytes |
 | any | `absent` reason | |
 
-Every question gets one answer, in order; whoever asks keeps a bounded number of questions open, which is all the credit that a sender
-has. `place` is the file (or, for `list`, the directory) as the records name it: a server that shares that directory finds it there.
+Every question gets one answer, and before it a `reading` now and then while a file is read through for its digest; whoever asks keeps a
+bounded number of questions open, which is all the credit that a sender has. `place` is the file (or, for `list`, the directory) as the records
+name it: a server that shares that directory finds it there.
 """
 
 from __future__ import annotations
@@ -73,8 +74,12 @@ class Absent(BlobMessage, tag="absent", frozen=True, kw_only=True):
     reason: str
 
 
+class Reading(BlobMessage, tag="reading", frozen=True, kw_only=True):
+    """The answer takes longer: a file is being read through for its digest."""
+
+
 Question = ListAsked | OutlineAsked | ChunkAsked
-Answer = Listed | Outlined | Chunked | Absent
+Answer = Listed | Outlined | Chunked | Absent | Reading
 
 QUESTION_BYTES_MAX = 64 << 10
 """Of a question's only frame."""

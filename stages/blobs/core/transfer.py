@@ -26,6 +26,8 @@ PASSES_MAX = 4
 """Rounds through all sources without a single new chunk."""
 PAUSE_S = 1.0
 """Between two such rounds: a server that starts, or that has not yet heard of our key, is there a moment later."""
+READING_MAX_S = 1800.0
+"""A source may read a file through for its digest so long: at 100 MB a second, 180 GB."""
 DAMAGED_MAX = 3
 """Damaged chunks from one source before it is left: one may be an accident of the line, that many are a broken disk."""
 
@@ -74,6 +76,7 @@ class Transfer:
         self._damaged = 0
         self._reasons: dict[int, str] = {}
         self._failures = 0
+        self._opened_at = 0.0
         self._deadline: float | None = None
         self._resume_at: float | None = None
         self.over = False
@@ -118,6 +121,11 @@ class Transfer:
         self._failures = 0
         return self._ask_more(now)
 
+    def reading(self, now: float) -> None:
+        """The current source says that it is still reading the file through for its digest."""
+        if not self.over and self.source >= 0 and not self._outlined and now < self._opened_at + READING_MAX_S:
+            self._deadline = now + self._patience_s
+
     def failed(self, reason: str, now: float) -> list[Act]:
         """The current source is cut off, has not got it, or answers nonsense."""
         if self.over or self.source < 0:
@@ -147,6 +155,7 @@ class Transfer:
 
     def _try(self, source: int, now: float) -> list[Act]:
         self._at, self._resume_at, self._deadline = source, None, now + self._patience_s
+        self._opened_at = now
         return [Open(source), AskOutline()]
 
     def _ask_more(self, now: float) -> list[Act]:

@@ -19,7 +19,7 @@ from stages.blobs.fetcher import Fetcher
 from stages.blobs.outline import CHUNK_BYTES, directory_files, file_outline
 from stages.blobs.peers import PeerKeys
 from stages.blobs.server import BlobServer
-from stages.blobs.shelf import Shelf
+from stages.blobs.shelf import Book, Shelf
 from tests.skeleton.cutting_proxy import CuttingProxy, a_cutting_proxy
 from tests.stages.blobs.builders import MIB, a_depot, a_directory, model_file, same, serving, some_bytes, some_keys
 
@@ -265,6 +265,24 @@ def test_a_file_that_changed_since_is_not_what_was_asked_for(tmp_path: Path) -> 
     (origin / "model.safetensors").write_bytes(some_bytes(5 * MIB + 17, seed=9))
     with serving(origin.parent) as (_, source), a_depot(tmp_path / "cache") as depot, pytest.raises(BlobError, match="hashes to"):
         depot.directory(files, str(origin), [source])
+
+
+class Slow(Shelf):
+    """A disk that takes long to read a file through."""
+
+    seconds = 4.0
+
+    def find(self, digest: str, place: str = "") -> Book:
+        time.sleep(self.seconds)
+        return super().find(digest, place)
+
+
+def test_a_source_that_reads_a_large_file_through_is_waited_for(tmp_path: Path) -> None:
+    origin = a_directory(tmp_path / "run")
+    info = model_file(directory_files(origin))
+    with serving(shelf=Slow(None, [origin])) as (_, source), a_depot(tmp_path / "cache", patience_s=3.0) as depot:
+        found = depot.fetcher.blob(info.digest, info.bytes, str(origin / info.name), [source])
+        assert file_outline(found).digest == info.digest
 
 
 def test_a_version_deleted_in_the_middle_still_arrives(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from stages.blobs.core.transfer import (
     DAMAGED_MAX,
     PASSES_MAX,
     PAUSE_S,
+    READING_MAX_S,
     Act,
     Ask,
     AskOutline,
@@ -130,6 +131,17 @@ def test_every_answer_renews_the_patience() -> None:
     transfer.arrived(0, 8.0, whole=True)
     assert transfer.wake(12.9) == []
     assert transfer.wake(13.0) == [Open(1), AskOutline()]
+
+
+def test_a_source_that_reads_the_file_through_is_waited_for_but_not_for_ever() -> None:
+    transfer = started("one", "two")
+    now = 0.0
+    while now < READING_MAX_S:
+        assert transfer.wake(now) == []
+        transfer.reading(now)
+        now += PATIENCE_S - 1
+    transfer.reading(now)
+    assert transfer.wake(now + PATIENCE_S) == [Open(1), AskOutline()]
 
 
 def test_a_damaged_chunk_is_asked_for_again_and_too_many_end_a_source() -> None:
