@@ -39,26 +39,35 @@ class Arena:
             self._loose.update(dict.fromkeys(action.messages))
 
     def _keep(self, action: Keep, puts: Sequence[Header], frames: Sequence[Frame] | None, position: Position | None) -> None:
+        if len(puts) == 1 and frames is not None and position is not None:  # nearly always: all frames are of the one record
+            (message,) = action.messages
+            if message:
+                self._places[message] = Place(position.segment, position.offset, 0, len(frames))
+                self._add(message, tuple(frames))
+            return
         start = 0
         for message, header in zip(action.messages, puts, strict=True):
-            end = start + len(header.frames)
-            if message and position is not None:
-                self._places[message] = Place(position.segment, position.offset, start, end - start)
-            if message and frames is None:
-                self._damaged[message] = None
-            elif message:
-                self._add(message, tuple((frames or ())[start:end]))
-            start = end
+            count = len(header.frames)
+            if message:
+                if position is not None:
+                    self._places[message] = Place(position.segment, position.offset, start, count)
+                if frames is None:
+                    self._damaged[message] = None
+                else:
+                    self._add(message, tuple(frames[start : start + count]))
+            start += count
 
     def _add(self, message: int, frames: tuple[Frame, ...]) -> None:
         self._frames[message] = frames
-        self.bytes += sum(map(len, frames))
+        self.bytes += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
     def _forget(self, action: Forget) -> None:
+        held, places = self._frames, self._places
         for message in action.messages:
-            self.bytes -= sum(map(len, self._frames.pop(message, ())))
-            self._places.pop(message, None)
-            if self._damaged or self._loose:
+            self.bytes -= sum(map(len, held.pop(message, ())))
+            places.pop(message, None)
+        if self._damaged or self._loose:
+            for message in action.messages:
                 self._damaged.pop(message, None)
                 self._loose.pop(message, None)
 

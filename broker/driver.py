@@ -15,7 +15,7 @@ import structlog
 from broker import letters
 from broker.arena import Arena
 from broker.core.access import forbidden
-from broker.core.actions import Action, Detach, EndRun, Forget, Keep, Note, Reply, Send, StepMetrics, Store
+from broker.core.actions import Action, Detach, Forget, Keep, Note, Reply, Send, StepMetrics, Store
 from broker.core.events import (
     Damaged,
     DiskFull,
@@ -28,11 +28,12 @@ from broker.core.events import (
     Started,
     Tick,
     encode_event,
-    puts_of,
+    encode_received,
 )
 from broker.core.invariants import violations
 from broker.core.state import Failed, State
 from broker.core.step import begin, next_wake, step
+from broker.intake import check_puts
 from broker.journal import Journal
 from broker.outbox import Outbox
 from broker.recovery import encode_state, recover
@@ -40,10 +41,11 @@ from broker.refusals import Refusals
 from broker.reports import Reports
 from broker.status import status
 from broker.transport import Transport
-from schemas.codec import MESSAGE_BYTES_MAX, Frame, check_header, decode_client_message, encode_message
+from broker.urgency import urgency
+from schemas.codec import Frame, decode_client_message, encode_message
 from schemas.errors import InvariantError, WireError
 from schemas.header import Header
-from schemas.messages import Bye, Commit, Committed, DeadAsked, DeadRetry, Hello, Refuse, Status, StatusAsked, StopAsked
+from schemas.messages import Bye, Commit, DeadAsked, DeadRetry, Hello, Refuse, Status, StatusAsked, StopAsked
 
 GAUGE_SECONDS = 5.0
 """How often the live broker checks its own invariants: a few milliseconds each time."""
@@ -54,8 +56,6 @@ REFUSALS_LOGGED = 20
 """Lines a tick about messages that nobody can read: a flood of those does not become a flood of lines."""
 COMMIT_BATCH = 32
 """Events of one turn after which their commit is begun, while the rest is still being taken in."""
-ACKNOWLEDGE_SECONDS = 0.02
-"""How long mere acknowledgements wait for a commit that they can ride on."""
 BEHIND_SECONDS = 0.1
 """How long the loop waits for a disk that has fallen behind, before it looks at the time again."""
 
@@ -191,8 +191,7 @@ class Driver:
             self._refuse(identity, str(error))
             return
         if isinstance(message, Commit):  # nine of ten messages
-            event = self._committed(sender, message, frames)
-            self._handle(event, frames[1:] if isinstance(event, Received) else (), identity, message.puts)
+            self._commit(identity, sender, message, frames)
             return
         holder = self._transport.holder(identity)
         key, roles = ("", None) if holder is None else (holder.name, holder.roles)
@@ -214,13 +213,21 @@ class Driver:
         found, message = letters.answer(self._state, asked, self.now())
         return [encode_message(found), *(self._arena.frames_kept(message) if message is not None else ())]
 
-    def _committed(self, sender: str, commit: Commit, frames: list[Frame]) -> Received | Malformed:
+    def _commit(self, identity: bytes, sender: str, commit: Commit, frames: list[Frame]) -> None:
+        """Its first frame goes into the journal as it came: it is what was decoded, and need not be encoded again."""
+        records, puts = frames[1:], commit.puts
         try:
-            check_puts(commit, frames[1:], len(frames[0]))
+            check_puts(commit, records, len(frames[0]))
         except WireError as error:
             log.warning("bad_frames", sender=sender, detail=str(error))
-            return Malformed(sender=sender, epoch=commit.epoch, seq=commit.seq, detail=str(error))
-        return Received(sender=sender, message=commit)
+            self._handle(Malformed(sender=sender, epoch=commit.epoch, seq=commit.seq, detail=str(error)), (), identity, puts)
+            return
+        now = self.now()
+        number = self._journal.append(encode_received(sender, frames[0]), now, records)
+        event = Received(sender=sender, message=commit)
+        actions = step(self._state, event, now)
+        self._carry_out(actions, puts, records, identity, number)
+        self._hurry(0.0 if puts else urgency(event, actions))
 
     def _refuse(self, identity: bytes, detail: str, reason: str = "bad_message") -> None:
         self._refused += 1
@@ -245,7 +252,7 @@ class Driver:
             if isinstance(action, Send):
                 if type(action.message) is Refuse:
                     self.refusals.note(self._identity(action.client), action.message.reason)
-                self._outbox.post(number, self._identity(action.client), action.message, self._attached(action))
+                self._outbox.post(number, self._identity(action.client), action.message, self._attached(action) if action.attach else ())
             elif isinstance(action, FOR_ARENA):
                 self._arena.take(action, puts, frames, self._journal.last_position)
             elif isinstance(action, Reply):
@@ -314,34 +321,3 @@ class Driver:
         self._journal.close()
         self._release()
         self._transport.close()
-
-
-def urgency(event: Event, actions: Sequence[Action]) -> float | None:
-    """Seconds within which the event's commit is to begin; None where it need not for its own sake."""
-    if puts_of(event):
-        return 0.0
-    worth = None
-    for action in actions:
-        if isinstance(action, Send | Reply):
-            if not isinstance(action.message, Committed):
-                return 0.0
-            worth = ACKNOWLEDGE_SECONDS
-        elif isinstance(action, EndRun):
-            return 0.0
-    return worth
-
-
-def check_puts(commit: Commit, frames: Sequence[Frame], message_bytes: int = MESSAGE_BYTES_MAX) -> None:
-    """Raises WireError where `frames` are not exactly those that the headers describe. `message_bytes`: size of the message that they
-    came in, which bounds the headers'."""
-    if len(commit.puts) == 1:
-        check_header(commit.puts[0], frames, message_bytes)
-        return
-    described = sum(len(header.frames) for header in commit.puts)
-    if described != len(frames):
-        raise WireError(f"{len(frames)} frames follow; the headers describe {described}")
-    start = 0
-    for header in commit.puts:
-        end = start + len(header.frames)
-        check_header(header, frames[start:end], message_bytes)
-        start = end

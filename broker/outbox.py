@@ -7,15 +7,16 @@ rest; and deliveries to a client that asked for it in its hello leave several to
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from broker.core.actions import StepMetrics
 from broker.reports import Reports
 from broker.transport import Transport
 from schemas.codec import Frame, encode_message
-from schemas.messages import BrokerMessage, Committed, Deliver
+from schemas.messages import BrokerMessage, Committed, Deliver, Deliveries
 
 BUNDLE_MAX = 16
 BUNDLE_BYTES = 256 << 10
@@ -25,22 +26,18 @@ ASKED_MAX = 20_000
 
 
 class Waiting(Struct, frozen=True, gc=False):
-    """What may leave once entry `number` is durable: frames to `identity`, or a step's metrics."""
+    """What may leave once entry `number` is durable: a message to `identity` with its frames, or a step's metrics. Encoded when it leaves:
+    a bundle costs little more than one of its deliveries."""
 
     number: int
     identity: bytes = b""
-    frames: tuple[Frame, ...] = ()
+    message: BrokerMessage | None = None
+    attached: Sequence[Frame] = ()
     metrics: StepMetrics | None = None
     committed: int = 0
-    """Instead of frames: all numbered messages up to this one are taken."""
-    delivers: bool = False
-    """The first frame is a `Deliver`."""
-
-
-class _Bundle(Struct, tag_field="type", tag="deliveries", gc=False):
-    """`Deliveries`, of messages that are encoded already."""
-
-    orders: list[msgspec.Raw]
+    """Instead of a message: all numbered messages up to this one are taken."""
+    bundle: int = 0
+    """It is a delivery, and so many of them may leave in one message."""
 
 
 class Outbox:
@@ -60,13 +57,13 @@ class Outbox:
         else:
             self._asked.pop(identity, None)
 
-    def post(self, number: int, identity: bytes, message: BrokerMessage, attached: tuple[Frame, ...] = ()) -> None:
+    def post(self, number: int, identity: bytes, message: BrokerMessage, attached: Sequence[Frame] = ()) -> None:
         """`message`, caused by entry `number`, and the frames that go with it."""
         if isinstance(message, Committed):
-            self._waiting.append(Waiting(number, identity, committed=message.seq))
-            return
-        delivers = identity in self._asked and isinstance(message, Deliver)
-        self._waiting.append(Waiting(number, identity, (encode_message(message), *attached), delivers=delivers))
+            self._waiting.append(Waiting(number, identity, None, (), None, message.seq))
+        else:
+            bundle = self._asked.get(identity, 0) if isinstance(message, Deliver) else 0
+            self._waiting.append(Waiting(number, identity, message, attached, None, 0, bundle))
 
     def report(self, number: int, metrics: StepMetrics) -> None:
         """Metrics of a step that entry `number` ended."""
@@ -76,37 +73,50 @@ class Outbox:
         """Lets out all that entries up to `durable` caused."""
         waiting = self._waiting
         committed: dict[bytes, int] = {}
-        bundles: dict[bytes, list[Waiting]] = {}
+        bundles: dict[bytes, _Bundle] = {}
         while waiting and waiting[0].number <= durable:
             first = waiting.popleft()
-            if first.committed:
-                committed[first.identity] = first.committed
-            elif first.delivers:
-                self._bundle(bundles, first)
-            elif first.metrics is None:
-                self._leave(bundles.pop(first.identity, None))
-                self._transport.send(first.identity, first.frames)
-            else:
+            identity = first.identity
+            if first.bundle:
+                bundle = bundles.get(identity)
+                if bundle is None:
+                    bundle = bundles[identity] = _Bundle()
+                if bundle.is_full_with(first):
+                    self._leave(identity, bundles.pop(identity))
+            elif first.committed:
+                committed[identity] = first.committed
+            elif first.message is not None:
+                if identity in bundles:
+                    self._leave(identity, bundles.pop(identity))
+                self._transport.send(identity, [encode_message(first.message), *first.attached])
+            elif first.metrics is not None:
                 self._reports.step(first.metrics.step, first.metrics.metrics)
-        for bundle in bundles.values():
-            self._leave(bundle)
+        for identity, bundle in bundles.items():
+            self._leave(identity, bundle)
         for identity, seq in committed.items():
             self._transport.send(identity, [encode_message(Committed(seq=seq))])
 
-    def _bundle(self, bundles: dict[bytes, list[Waiting]], order: Waiting) -> None:
-        bundle = bundles.setdefault(order.identity, [])
-        bundle.append(order)
-        if len(bundle) >= self._asked.get(order.identity, 1) or len(bundle) * sum(map(len, order.frames)) >= BUNDLE_BYTES:
-            self._leave(bundles.pop(order.identity))
-
-    def _leave(self, bundle: list[Waiting] | None) -> None:
-        if not bundle:
-            return
-        if len(bundle) == 1:
-            self._transport.send(bundle[0].identity, bundle[0].frames)
-            return
-        head = encode_bundle(_Bundle([msgspec.Raw(order.frames[0]) for order in bundle]))
-        self._transport.send(bundle[0].identity, [head, *(frame for order in bundle for frame in order.frames[1:])])
+    def _leave(self, identity: bytes, bundle: _Bundle) -> None:
+        orders = bundle.orders
+        bundle.frames[0] = encode_message(orders[0] if len(orders) == 1 else Deliveries(orders=tuple(orders)))
+        self._transport.send(identity, bundle.frames)
 
 
-encode_bundle = msgspec.msgpack.Encoder().encode
+class _Bundle:
+    """Deliveries of one message in the making."""
+
+    __slots__ = ("bytes", "frames", "orders")
+
+    def __init__(self) -> None:
+        self.orders: list[Any] = []
+        self.frames: list[Frame] = [b""]
+        """The first is the message's own, made last."""
+        self.bytes = 0
+
+    def is_full_with(self, order: Waiting) -> bool:
+        """Adds a delivery; True where the message is to leave with it."""
+        attached = order.attached
+        self.orders.append(order.message)
+        self.frames += attached
+        self.bytes += sum(map(len, attached)) if len(attached) > 1 else len(attached[0])
+        return len(self.orders) >= order.bundle or self.bytes >= BUNDLE_BYTES

@@ -13,13 +13,13 @@ from broker.core import groups, leases, ledger, sessions, versions
 from broker.core.actions import Keep, Reply
 from broker.core.crank import Crank
 from broker.core.lengths import uneven
-from broker.core.state import Client, Queued, Stand, State, Ticket
+from broker.core.state import PLAYING, REFERENCING, SCORING, Client, Queued, State, Ticket
 from schemas.edges import EDGES
 from schemas.header import Header
 from schemas.messages import Commit, Committed, Refuse, ResendFrom
 
-STAND_FOR_PUT = {"turns": Stand.PLAYING, "actions": Stand.PLAYING, "episodes": Stand.PLAYING, "scored": Stand.SCORING,
-                 "samples": Stand.REFERENCING}  # fmt: skip
+STAND_FOR_PUT = {"turns": PLAYING, "actions": PLAYING, "episodes": PLAYING, "scored": SCORING,
+                 "samples": REFERENCING}  # fmt: skip
 """Where a ticket must stand for a record of it to enter a queue."""
 
 NO_ROOM = "no room for what has no ticket"
@@ -164,26 +164,29 @@ CAUSE = {"actions": "turns", "scored": "episodes", "samples": "scored"}
 
 
 def _apply(crank: Crank, client: Client, commit: Commit) -> None:
-    for lease_id in commit.acks:
-        _acknowledge(crank, lease_id)
+    if commit.acks:
+        crank.forget(*[_acknowledge(crank, lease_id) for lease_id in commit.acks])
     for failure in commit.fails:
         leases.report_failure(crank, failure)
-    before = len(crank.out)
-    kept = tuple(_put(crank, client, header) for header in commit.puts)
-    if kept:  # ahead of what the puts caused: an install is sent on in the same step
-        crank.out.insert(before, Keep(kept))
+    if commit.puts:
+        before = len(crank.out)
+        kept = tuple([_put(crank, client, header) for header in commit.puts])
+        crank.out.insert(before, Keep(kept))  # ahead of what the puts caused: an install is sent on in the same step
 
 
-def _acknowledge(crank: Crank, lease_id: int) -> None:
+def _acknowledge(crank: Crank, lease_id: int) -> int:
+    """Returns the message that nobody needs any more; 0 where its frames are needed further."""
     message = leases.acknowledge(crank, lease_id)
-    if message.queue in ("turns", "actions"):
+    queue = message.queue
+    if queue in ("turns", "actions"):
         crank.state.sessions[message.header.ticket or 0].ring = None
         del crank.state.messages[message.id]
-    elif message.queue in ("scored", "versions"):
-        crank.forget(message.id)
-    elif message.queue == "episodes":
+    elif queue == "episodes":
         crank.state.tickets[message.header.ticket or 0].record = None
-        crank.forget(message.id)
+        return message.id
+    elif queue in ("scored", "versions"):
+        return message.id
+    return 0
 
 
 def _put(crank: Crank, client: Client, header: Header) -> int:
@@ -195,7 +198,7 @@ def _put(crank: Crank, client: Client, header: Header) -> int:
 def _put_episode(crank: Crank, header: Header) -> int:
     ticket = crank.state.tickets[header.ticket or 0]
     sessions.close(crank, ticket.id)
-    ledger.move(ticket, Stand.SCORING)
+    ledger.move(ticket, SCORING)
     ticket.tokens, ticket.trainable = header.new_tokens or 0, header.trainable_tokens or 0
     ticket.oldest, ticket.newest = header.oldest_version, header.newest_version
     message = Queued(id=crank.new_message(), queue="episodes", header=header, put_at=crank.now)

@@ -16,7 +16,7 @@ from schemas.messages import BrokerMessage
 class Crank:
     """State, the event's time, and the orders so far."""
 
-    __slots__ = ("dirty", "index", "now", "offer_due", "out", "plan_due", "policies", "sender", "spared", "state", "thinned", "touched")
+    __slots__ = ("dirty", "index", "now", "offer_due", "out", "plan_due", "policies", "seen", "spared", "state", "thinned", "touched")
 
     def __init__(self, state: State, now: float, policies: Policies = DEFAULT) -> None:
         self.state = state
@@ -26,12 +26,13 @@ class Crank:
         self.out: list[Action] = []
         self.dirty: set[str] = set()
         self.touched: set[str] = set()
-        """Clients whose room for work may have changed."""
+        """Clients whose room for work may have changed since the index was last settled."""
+        self.seen: set[str] = set()
+        """Clients for which it was settled in this step."""
         self.thinned: set[str] = set()
         """Queues that lost a record otherwise than by delivery."""
         self.spared: set[int] = set()
         """Messages whose frames a dead letter keeps."""
-        self.sender = ""
         self.plan_due = False
         self.offer_due = False
 
@@ -45,17 +46,26 @@ class Crank:
         """Records a decision."""
         self.out.append(Note(kind, numbers))
 
+    def settle(self) -> None:
+        """Brings the index up to what was touched."""
+        if self.touched:
+            self.index.settle(self.state, self.touched)
+            self.seen |= self.touched
+            self.touched.clear()
+
     def new_message(self) -> int:
         """A fresh message id."""
-        number = self.state.next_message
-        self.state.next_message += 1
+        state = self.state
+        number = state.next_message
+        state.next_message = number + 1
         return number
 
     def forget(self, *messages: int | None) -> None:
         """These messages' frames are needed by nobody."""
         gone = [message for message in messages if message]
+        kept = self.state.messages
         for message in gone:
-            self.state.messages.pop(message, None)
+            kept.pop(message, None)
         if self.spared:
             gone = [message for message in gone if message not in self.spared]
         if gone:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from broker.core import leases, ledger, sessions
-from broker.core.actions import Attachment
+from broker.core.actions import Attachment, Send
 from broker.core.crank import Crank
-from broker.core.state import Client, Lease, Queue, Queued, Session, Stand, State
+from broker.core.state import PLAYING, Client, Lease, Queue, Queued, Session, State
 from broker.policy.placement import ReplicaView
 from schemas.edges import EDGES, Delivery
 from schemas.header import Header
@@ -22,37 +22,43 @@ from schemas.messages import Deliver
 
 def serve(crank: Crank) -> None:
     """Delivers all that can be delivered on the queues touched in this step."""
-    crank.index.settle(crank.state, crank.touched)
+    crank.settle()
+    queues = crank.state.queues
     for name in sorted(crank.dirty):
-        queue = crank.state.queues[name]
+        queue = queues[name]
         if queue.ready or queue.back:
             _SERVE[EDGES[name].delivery](crank, name, queue)
 
 
-def _pop_first(queue: Queue) -> int:
-    part = queue.back or queue.ready
-    first = next(iter(part))
-    del part[first]
-    return first
-
-
 def _serve_fair(crank: Crank, name: str, queue: Queue) -> None:
-    line, clients = crank.index.fair[name], crank.state.clients
+    line = crank.index.fair[name]
     while queue.back or queue.ready:
         first = line.first()
         if first is None:
             return
-        client, message = clients[first], crank.state.messages[_pop_first(queue)]
+        client = crank.state.clients[first]
+        # One that nobody shares the line with takes all that it has room for: the order is the same, and the line is asked once.
+        alone = len(line.held) == 1
+        _serve_one(crank, name, queue, client, client.windows[name] - client.held.get(name, 0) if alone else 1)
+        crank.index.took(client, name)
+
+
+def _serve_one(crank: Crank, name: str, queue: Queue, client: Client, room: int) -> None:
+    messages = crank.state.messages
+    while room and (part := queue.back or queue.ready):
+        number = next(iter(part))
+        del part[number]
+        message = messages[number]
         if name == "tickets":
             _start_ticket(crank, message)
-        lease = leases.grant(crank, client, message)
-        _deliver(crank, first, lease, message)
+        _deliver(crank, client.name, leases.grant(crank, client, message), message)
+        room -= 1
 
 
 def _start_ticket(crank: Crank, message: Queued) -> None:
     ticket = crank.state.tickets[message.header.ticket or 0]
     ticket.attempt += 1
-    ledger.move(ticket, Stand.PLAYING)
+    ledger.move(ticket, PLAYING)
     if ticket.purpose == "train" and crank.state.first_train_at is None:
         crank.state.first_train_at = crank.now
 
@@ -62,7 +68,7 @@ def _deliver(crank: Crank, client: str, lease: Lease, message: Queued, held_toke
     if message.queue == "tickets":
         header = _with_attempt(crank.state, message)
     order = Deliver(lease=lease.id, header=header, delivery=message.deliveries, held_tokens=held_tokens, context=len(context))
-    crank.send(client, order, *context, Attachment(message.id))
+    crank.out.append(Send(client, order, (*context, Attachment(message.id))))  # whoever gets a lease is there
 
 
 def _with_attempt(state: State, message: Queued) -> Header:
@@ -130,6 +136,7 @@ def _deliver_turn(crank: Crank, replica: str, session: Session, message: Queued)
     missing = [frame for frame in session.frames[session.held :] if frame != message.id]
     context = tuple(Attachment(frame, tokens_only=True) for frame in missing)
     lease = leases.grant(crank, crank.state.clients[replica], message)
+    crank.index.took(crank.state.clients[replica], "turns")
     _deliver(crank, replica, lease, message, held_tokens=sum(session.tokens[: session.held]), context=context)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from broker.core import evaluations, ledger, sessions
 from broker.core.crank import Crank
-from broker.core.state import Group, Queued, Stand, State, Ticket
+from broker.core.index import index_of
+from broker.core.state import READY, REFERENCING, SCORED, Group, Queued, State, Ticket
 from broker.policy import grouping
 from schemas.header import Header
 from schemas.messages import DropReason
@@ -13,7 +14,7 @@ from schemas.messages import DropReason
 def put_scored(crank: Crank, header: Header) -> int:
     """Reward's answer for one member. Returns the message id, 0 where the record is needed by nobody (evaluation)."""
     ticket = crank.state.tickets[header.ticket or 0]
-    ledger.move(ticket, Stand.SCORED)
+    ledger.move(ticket, SCORED)
     ticket.reward = header.reward
     crank.state.ledger.failed_in_a_row = 0
     if ticket.purpose == "eval":
@@ -34,6 +35,7 @@ def member_ended(crank: Crank, ticket: Ticket) -> None:
     group = crank.state.groups.get(ticket.group)
     if group is None:
         return
+    crank.index.doubt(group)
     group.members.remove(ticket.id)
     if not group.judged:
         _judge_if_finished(crank, group)
@@ -44,7 +46,7 @@ def member_ended(crank: Crank, ticket: Ticket) -> None:
 def _judge_if_finished(crank: Crank, group: Group) -> None:
     state = crank.state
     tickets = [state.tickets[member] for member in group.members]
-    if group.judged or any(ticket.stand is not Stand.SCORED for ticket in tickets):
+    if group.judged or any(ticket.stand is not SCORED for ticket in tickets):
         return
     settings = state.settings
     view = grouping.GroupView(
@@ -64,15 +66,16 @@ def _judge_if_finished(crank: Crank, group: Group) -> None:
 
 
 def _keep(crank: Crank, group: Group, tickets: list[Ticket]) -> None:
+    crank.index.doubt(group)
     group.judged = True
     for ticket in tickets:
         message = crank.state.messages[ticket.record or 0]
         message.put_at = crank.now
         if crank.state.settings.reference_pass:
-            ledger.move(ticket, Stand.REFERENCING)
+            ledger.move(ticket, REFERENCING)
             crank.enqueue(message)
         else:
-            ledger.move(ticket, Stand.READY)
+            ledger.move(ticket, READY)
             message.queue = "samples"
             crank.plan_due = True
 
@@ -96,10 +99,11 @@ def remove(crank: Crank, group: Group) -> None:
 def put_sample(crank: Crank, header: Header) -> int:
     """Reference's answer: the member is ready for a step plan."""
     ticket = crank.state.tickets[header.ticket or 0]
-    ledger.move(ticket, Stand.READY)
+    ledger.move(ticket, READY)
     message = Queued(id=crank.new_message(), queue="samples", header=header, put_at=crank.now)
     crank.state.messages[message.id] = message
     ticket.record = message.id
+    crank.index.doubt(crank.state.groups[ticket.group])
     crank.plan_due = True
     crank.progressed()
     return message.id
@@ -113,7 +117,4 @@ def untrained(state: State) -> int:
 
 def ready(state: State) -> list[Group]:
     """Groups all of whose members are ready and unplanned (the pond), oldest first."""
-    return [
-        group for _, group in sorted(state.groups.items())
-        if group.judged and group.step is None and all(state.tickets[member].stand is Stand.READY for member in group.members)
-    ]  # fmt: skip
+    return [state.groups[number] for number in index_of(state).ready_groups(state)]

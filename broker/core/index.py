@@ -8,9 +8,9 @@ that make or end a lease; `violations` compares it with the state.
 from __future__ import annotations
 
 from collections import Counter
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
-from broker.core.state import Client, Lease, State
+from broker.core.state import READY, Client, Group, Lease, State
 from schemas.edges import EDGES, Delivery, Role
 
 FAIR: dict[str, tuple[str, ...]] = {
@@ -18,6 +18,8 @@ FAIR: dict[str, tuple[str, ...]] = {
 }
 """Queues from which a client of a role is served by credit."""
 SLACK = 64
+ROLLOUT, ACTOR_TRAIN = Role.ROLLOUT, Role.ACTOR_TRAIN
+"""As names of the module: see `state.py`."""
 
 
 class Line:
@@ -36,8 +38,12 @@ class Line:
         if self.held.get(name) == held:
             return
         self.held[name] = held
-        heappush(self._heap, (held, name))
-        if len(self._heap) > 4 * len(self.held) + SLACK:
+        heap = self._heap
+        if heap and heap[0][1] == name:  # whoever was first in line just got something: the entry is of no more use
+            heapreplace(heap, (held, name))
+            return
+        heappush(heap, (held, name))
+        if len(heap) > 4 * len(self.held) + SLACK:
             self._heap = [(held, name) for name, held in self.held.items()]
             heapify(self._heap)
 
@@ -59,7 +65,7 @@ class Line:
 class Index:
     """Of one state, as of the last `settle`."""
 
-    __slots__ = ("asked", "fair", "installed", "leases", "newest", "oldest", "replicas", "trainers")
+    __slots__ = ("_doubted", "_ready", "asked", "fair", "installed", "leases", "newest", "oldest", "replicas", "trainers")
 
     def __init__(self, state: State) -> None:
         self.fair = {queue: Line() for queues in FAIR.values() for queue in queues}
@@ -75,6 +81,9 @@ class Index:
         """Leases by holder, oldest first."""
         self.asked: object = None
         """On what admission was last asked in vain."""
+        self._ready: dict[int, None] = {}
+        self._doubted: set[int] = set(state.groups)
+        """Groups that may have become ready, or not ready any more, since somebody last asked."""
         for lease in state.leases.values():
             self.granted(lease)
         self.settle(state, state.clients)
@@ -83,9 +92,9 @@ class Index:
         """Looks at these clients again."""
         for name in names:
             client = state.clients[name]
-            if client.role == Role.ROLLOUT:
+            if client.role == ROLLOUT:
                 self._look_at_replica(client)
-            elif client.role == Role.ACTOR_TRAIN:
+            elif client.role == ACTOR_TRAIN:
                 self.trainers[name] = None
             for queue in FAIR[client.role]:
                 self._look_at(self.fair[queue], client, queue)
@@ -117,6 +126,34 @@ class Index:
             del self.replicas[before]
         self.newest, self.oldest = max(kept, default=None), min(kept, default=None)
 
+    def took(self, client: Client, queue: str) -> None:
+        """A client that had room was given a record: the short way to what `settle` would find."""
+        line = self.fair.get(queue)
+        if line is None and queue == "turns":
+            line = self.replicas[self.installed[client.name]]
+        if line is None:
+            return
+        held = client.held[queue]
+        if client.windows[queue] > held:
+            line.note(client.name, held)
+        else:
+            line.drop(client.name)
+
+    def doubt(self, group: Group) -> None:
+        """Something happened that the readiness of a group depends on: it is looked at again when somebody asks."""
+        self._doubted.add(group.id)
+
+    def ready_groups(self, state: State) -> list[int]:
+        """Groups all of whose members are ready and unplanned, oldest first."""
+        for number in self._doubted:
+            group = state.groups.get(number)
+            if group is not None and group.judged and group.step is None and _all_ready(state, group):
+                self._ready[number] = None
+            else:
+                self._ready.pop(number, None)
+        self._doubted.clear()
+        return [number for number in sorted(self._ready) if number in state.groups]
+
     def granted(self, lease: Lease) -> None:
         """A lease was made."""
         held = self.leases.get(lease.client)
@@ -131,6 +168,10 @@ class Index:
     def leases_of(self, client: str) -> list[int]:
         """What a client holds, oldest first."""
         return list(self.leases.get(client, ()))
+
+
+def _all_ready(state: State, group: Group) -> bool:
+    return all(state.tickets[member].stand is READY for member in group.members)
 
 
 def index_of(state: State) -> Index:
@@ -152,6 +193,8 @@ def violations(state: State) -> list[str]:
     leases = [{client: list(held) for client, held in index.leases.items() if held} for index in (kept, fresh)]
     if leases[0] != leases[1]:
         wrong.append("index of leases: other leases are noted than there are")
+    if kept.ready_groups(state) != fresh.ready_groups(state):
+        wrong.append(f"index of groups: {kept.ready_groups(state)} are noted as ready, {fresh.ready_groups(state)} are")
     versions = Counter(kept.installed.values())
     if (kept.newest, kept.oldest) != (max(versions, default=None), min(versions, default=None)):
         wrong.append(f"index of versions: {kept.oldest} to {kept.newest} noted, {dict(versions)} are in use")

@@ -9,41 +9,41 @@ from __future__ import annotations
 from broker.core import dead, groups, ledger, sessions
 from broker.core.crank import Crank, smoothed
 from broker.core.settings import LEASE_SECONDS
-from broker.core.state import Client, Lease, Queued, Stand, Ticket
+from broker.core.state import PLAYING, Client, Lease, Queued, Ticket
 from schemas.messages import Abort, Failure
 
 
 def grant(crank: Crank, client: Client, message: Queued) -> Lease:
-    """Leases a message that has just left its queue."""
-    state = crank.state
-    seconds = state.settings.lease_s.get(message.queue, LEASE_SECONDS)
-    lease = Lease(id=state.next_lease, client=client.name, message=message.id, queue=message.queue, granted_at=crank.now,
-                  deadline=crank.now + seconds)  # fmt: skip
-    state.next_lease += 1
-    state.leases[lease.id] = lease
+    """Leases a message that has just left its queue. The caller tells the index (`took`) once it has granted all that it will."""
+    state, now, name = crank.state, crank.now, message.queue
+    number = state.next_lease
+    state.next_lease = number + 1
+    lease = state.leases[number] = Lease(
+        id=number, client=client.name, message=message.id, queue=name, granted_at=now,
+        deadline=now + state.settings.lease_s.get(name, LEASE_SECONDS),
+    )  # fmt: skip
     crank.index.granted(lease)
-    client.held[message.queue] = client.held.get(message.queue, 0) + 1
-    queue = state.queues[message.queue]
+    client.held[name] = client.held.get(name, 0) + 1
+    queue, waited = state.queues[name], now - message.put_at
     queue.leased += 1
-    waited = crank.now - message.put_at
     queue.wait_s = smoothed(queue.wait_s, waited)
     queue.waited_s += waited
     queue.deliveries += 1
     crank.touched.add(client.name)
     message.deliveries += 1
-    message.lease = lease.id
-    crank.index.settle(state, {client.name: client})
+    message.lease = number
     return lease
 
 
 def acknowledge(crank: Crank, lease_id: int) -> Queued:
     """Ends a lease by its holder's commit; returns the message, which is out of its queue now."""
-    lease = crank.state.leases.pop(lease_id)
+    state = crank.state
+    lease = state.leases.pop(lease_id)
     crank.index.ended(lease)
     sessions.release_hold(crank, lease.client, lease.queue)
-    queue = crank.state.queues[lease.queue]
+    queue = state.queues[lease.queue]
     queue.service_s = smoothed(queue.service_s, crank.now - lease.granted_at)
-    message = crank.state.messages[lease.message]
+    message = state.messages[lease.message]
     message.lease = None
     return message
 
@@ -123,7 +123,7 @@ def report_failure(crank: Crank, failure: Failure) -> None:
     elif lease.queue == "turns":
         sessions.leave_replica(crank.state.sessions[ticket.id])
         crank.give_back(message)
-    elif ticket.stand is Stand.PLAYING:
+    elif ticket.stand is PLAYING:
         sessions.new_attempt(crank, ticket)
     else:
         crank.give_back(message)

@@ -15,20 +15,20 @@
 from __future__ import annotations
 
 from broker.core.crank import Crank
-from broker.core.state import Stand, State, Ticket
+from broker.core.state import ENDED, PLANNED, PLAYING, QUEUED, READY, REFERENCING, SCORED, SCORING, TRAINED, Stand, State, Ticket
 from schemas.errors import InvariantError
 from schemas.messages import DropReason
 
 ARROWS: dict[Stand, frozenset[Stand]] = {
-    Stand.QUEUED: frozenset({Stand.PLAYING, Stand.ENDED}),
-    Stand.PLAYING: frozenset({Stand.SCORING, Stand.QUEUED, Stand.ENDED}),
-    Stand.SCORING: frozenset({Stand.SCORED, Stand.ENDED}),
-    Stand.SCORED: frozenset({Stand.REFERENCING, Stand.READY, Stand.ENDED}),
-    Stand.REFERENCING: frozenset({Stand.READY, Stand.ENDED}),
-    Stand.READY: frozenset({Stand.PLANNED, Stand.ENDED}),
-    Stand.PLANNED: frozenset({Stand.TRAINED, Stand.READY, Stand.ENDED}),
-    Stand.TRAINED: frozenset({Stand.ENDED}),
-    Stand.ENDED: frozenset(),
+    QUEUED: frozenset({PLAYING, ENDED}),
+    PLAYING: frozenset({SCORING, QUEUED, ENDED}),
+    SCORING: frozenset({SCORED, ENDED}),
+    SCORED: frozenset({REFERENCING, READY, ENDED}),
+    REFERENCING: frozenset({READY, ENDED}),
+    READY: frozenset({PLANNED, ENDED}),
+    PLANNED: frozenset({TRAINED, READY, ENDED}),
+    TRAINED: frozenset({ENDED}),
+    ENDED: frozenset(),
 }
 
 
@@ -45,7 +45,7 @@ def move(ticket: Ticket, to: Stand) -> None:
 
 def in_flight(state: State) -> int:
     """Issued tickets without an ending, provisional or not."""
-    return sum(1 for ticket in state.tickets.values() if ticket.stand is not Stand.TRAINED)
+    return sum(1 for ticket in state.tickets.values() if ticket.stand is not TRAINED)
 
 
 def drop(crank: Crank, ticket: Ticket, reason: DropReason) -> None:
@@ -75,7 +75,7 @@ def evaluated(crank: Crank, ticket: Ticket) -> None:
 
 def train_provisionally(crank: Crank, ticket: Ticket) -> None:
     """The ticket's step was committed; final once a checkpoint holds it."""
-    move(ticket, Stand.TRAINED)
+    move(ticket, TRAINED)
     crank.state.ledger.provisional += 1
 
 
@@ -87,7 +87,7 @@ def train_finally(crank: Crank, ticket: Ticket) -> None:
 
 
 def _end(crank: Crank, ticket: Ticket, ending: str) -> None:
-    move(ticket, Stand.ENDED)
+    move(ticket, ENDED)
     ledger = crank.state.ledger
     ledger.charged -= ticket.charged
     lengths = ledger.lengths.setdefault(ending, {})

@@ -16,17 +16,17 @@ from broker.core import evaluations, groups, issue, ledger, plans, sessions, ver
 from broker.core.actions import EndRun
 from broker.core.crank import Crank
 from broker.core.settings import STOP_DRAIN_S
-from broker.core.state import Phase, State
+from broker.core.state import CLOSED, CLOSING, FINISHING, RUNNING, STARTING, Phase, State
 from schemas.edges import Role
 from schemas.errors import InvariantError
 from schemas.messages import Drain, StopProcess
 
 ARROWS: dict[Phase, frozenset[Phase]] = {
-    Phase.STARTING: frozenset({Phase.RUNNING, Phase.CLOSING}),
-    Phase.RUNNING: frozenset({Phase.FINISHING, Phase.CLOSING}),
-    Phase.FINISHING: frozenset({Phase.CLOSING}),
-    Phase.CLOSING: frozenset({Phase.CLOSED, Phase.STARTING}),
-    Phase.CLOSED: frozenset({Phase.STARTING}),
+    STARTING: frozenset({RUNNING, CLOSING}),
+    RUNNING: frozenset({FINISHING, CLOSING}),
+    FINISHING: frozenset({CLOSING}),
+    CLOSING: frozenset({CLOSED, STARTING}),
+    CLOSED: frozenset({STARTING}),
 }
 
 STAGES_GO_S = 3.0
@@ -46,28 +46,28 @@ def enter(crank: Crank, phase: Phase) -> None:
 def advance(crank: Crank) -> None:
     """Takes every step that the state allows now."""
     state = crank.state
-    crank.index.settle(state, crank.touched)
-    if state.phase not in (Phase.CLOSING, Phase.CLOSED) and (state.failure is not None or state.stop_reason is not None):
+    crank.settle()
+    if (state.failure is not None or state.stop_reason is not None) and state.phase not in (CLOSING, CLOSED):
         _begin_closing(crank)
-    if state.phase is Phase.STARTING:
+    if state.phase is STARTING:
         _leave_starting(crank)
-    if state.phase in (Phase.RUNNING, Phase.FINISHING):
+    if state.evaluations and state.phase in (RUNNING, FINISHING):
         evaluations.feed(crank)
     if crank.offer_due:
         versions.offer_all(crank)
-    if state.phase is Phase.RUNNING:
+    if state.phase is RUNNING:
         _run(crank)
-    if state.phase is Phase.FINISHING:
+    if state.phase is FINISHING:
         _finish(crank)
-    if state.phase is Phase.CLOSING:
+    if state.phase is CLOSING:
         _close(crank)
 
 
 def _leave_starting(crank: Crank) -> None:
     state = crank.state
-    if versions.in_use(state) is None:
+    if crank.index.newest is None:
         return
-    enter(crank, Phase.RUNNING)
+    enter(crank, RUNNING)
     if state.settings.evaluate_at_start and not state.evaluations:
         evaluations.start(crank, versions.in_use(state) or 0)
 
@@ -79,7 +79,7 @@ def _run(crank: Crank) -> None:
     if crank.plan_due:
         plans.advance(crank)
     if state.trainer.step >= state.settings.steps and state.trainer.idle:
-        enter(crank, Phase.FINISHING)
+        enter(crank, FINISHING)
 
 
 def _eval_tickets_waiting(state: State) -> bool:
@@ -112,7 +112,7 @@ def _drop_training(crank: Crank) -> None:
 
 def _begin_closing(crank: Crank) -> None:
     state = crank.state
-    enter(crank, Phase.CLOSING)
+    enter(crank, CLOSING)
     in_hand = STOP_DRAIN_S if state.stop_reason is not None else state.settings.drain_s
     state.closing_deadline = crank.now + (0.0 if state.failure is not None else in_hand)
 
@@ -130,7 +130,7 @@ def _close(crank: Crank) -> None:
         deadline = state.closing_deadline
     left = [client for client in state.clients.values() if client.connected and client.role != Role.OBSERVER]
     if not left or crank.now >= deadline:
-        enter(crank, Phase.CLOSED)
+        enter(crank, CLOSED)
         crank.out.append(EndRun(state.failure))
 
 
@@ -170,9 +170,9 @@ def reopen(crank: Crank) -> None:
     Whether a failed run may go on is for people to say (`--resume`, once the cause is mended); who starts a broker on it has said so.
     """
     state = crank.state
-    if state.phase not in (Phase.CLOSING, Phase.CLOSED) or (state.stop_reason is None and state.failure is None):
+    if state.phase not in (CLOSING, CLOSED) or (state.stop_reason is None and state.failure is None):
         return
-    enter(crank, Phase.STARTING)
+    enter(crank, STARTING)
     state.stop_reason = state.closing_deadline = state.failure = None
     state.ledger.failed_in_a_row = 0
     for client in state.clients.values():

@@ -76,3 +76,4 @@ def _unplan_group(crank: Crank, group: Group, *, committed: bool) -> None:
         crank.state.groups.pop(group.id)
     else:
         group.step = None
+        crank.index.doubt(group)

@@ -12,7 +12,7 @@ from broker.core import evaluations, groups, ledger, lineage
 from broker.core.actions import Attachment, StepMetrics
 from broker.core.crank import Crank
 from broker.core.index import index_of
-from broker.core.state import Client, Group, Stand, State, Step
+from broker.core.state import PLANNED, Client, Group, State, Step
 from schemas.messages import CheckpointSaved, GroupRewards, Plan, PlanVoided, StepCommitted, Voted
 
 MAX_VOIDS = 3
@@ -73,8 +73,9 @@ def _plan_of(crank: Crank, chosen: list[Group]) -> Step:
     tickets = [state.tickets[member] for group in chosen for member in group.members]
     for group in chosen:
         group.step = number
+        crank.index.doubt(group)
     for ticket in tickets:
-        ledger.move(ticket, Stand.PLANNED)
+        ledger.move(ticket, PLANNED)
     return Step(
         step=number, lineage=state.trainer.lineage, groups=tuple(group.id for group in chosen),
         samples=tuple(ticket.record or 0 for ticket in tickets), tickets=tuple(ticket.id for ticket in tickets),

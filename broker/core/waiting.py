@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from broker.core import groups, plans
 from broker.core.crank import Crank
+from broker.core.index import ACTOR_TRAIN
 from broker.core.state import Client, State
 from broker.core.traces import Waiting
 from schemas.edges import EDGES, Delivery, Role
@@ -23,19 +24,29 @@ CONSUMED: dict[str, tuple[str, ...]] = {
     for role in Role
 }
 """Queues on which a client of a role may have room."""
+WAITED_ON = frozenset(edge.queue for edge in EDGES.values() if edge.delivery not in (Delivery.PLANNED, Delivery.EACH))
+"""Queues whose records wait for consumers."""
 
 
 def settle(crank: Crank) -> None:
     """Brings the counters of all that was touched in this step up to now, and notes what is so from now on."""
     state = crank.state
-    for name in sorted(crank.touched):
-        _look_at(state, state.clients[name], crank.now)
-    for queue in sorted(crank.dirty | crank.thinned):
-        if EDGES[queue].delivery not in (Delivery.PLANNED, Delivery.EACH):
+    trainer_due = crank.plan_due
+    touched = crank.touched | crank.seen
+    for name in sorted(touched) if len(touched) > 1 else touched:
+        client = state.clients[name]
+        _look_at(state, client, crank.now)
+        trainer_due = trainer_due or client.role == ACTOR_TRAIN
+    queues = crank.dirty | crank.thinned if crank.thinned else crank.dirty
+    for queue in queues:  # in any order: each is a matter of its own
+        if queue in WAITED_ON:
             stream = state.queues[queue]
-            _change(stream.waiting, crank.now, blocked=bool(stream.ready or stream.back))
-    if crank.plan_due or any(state.clients[name].role == Role.ACTOR_TRAIN for name in crank.touched):
-        _look_at_trainer(state, crank.now)
+            waiting, blocked = stream.waiting, bool(stream.ready or stream.back)
+            if blocked != waiting.blocked:
+                catch_up(waiting, crank.now)
+                waiting.blocked = blocked
+    if trainer_due:
+        _look_at_trainer(crank)
 
 
 def has_room(client: Client, queue: str) -> bool:
@@ -45,9 +56,10 @@ def has_room(client: Client, queue: str) -> bool:
 
 
 def _look_at(state: State, client: Client, now: float) -> None:
+    at_work = client.connected and client.ready and not client.draining and not client.suspect
     for queue in CONSUMED[client.role]:
         waiting = state.queues[queue].waiting
-        room = has_room(client, queue)
+        room = at_work and client.windows.get(queue, 0) > client.held.get(queue, 0)
         if room != (client.name in waiting.free):
             catch_up(waiting, now)
             if room:
@@ -56,27 +68,19 @@ def _look_at(state: State, client: Client, now: float) -> None:
                 del waiting.free[client.name]
 
 
-def _look_at_trainer(state: State, now: float) -> None:
+def _look_at_trainer(crank: Crank) -> None:
+    state = crank.state
     waiting = state.queues["samples"].waiting
     trainer = plans.trainer_client(state)
-    catch_up(waiting, now)
-    waiting.free.clear()
-    if trainer is None or state.trainer.idle:
-        waiting.step = 0
-        waiting.blocked = trainer is None and bool(groups.ready(state))
-        waiting.free.update({} if trainer is None else {trainer.name: None})
+    if trainer is not None and state.trainer.idle:
+        if waiting.blocked or waiting.step or trainer.name not in waiting.free:
+            catch_up(waiting, crank.now)
+            waiting.blocked, waiting.step, waiting.free = False, 0, {trainer.name: None}
         return
-    in_hand = max((step.step for step in state.steps.values() if step.sent), default=0)
-    # Ready groups stay while a step is computed: asked once a step until there is one.
-    if not waiting.blocked or in_hand != waiting.step:
-        waiting.blocked = bool(groups.ready(state))
-    waiting.step = in_hand
-
-
-def _change(waiting: Waiting, now: float, *, blocked: bool) -> None:
-    if blocked != waiting.blocked:
-        catch_up(waiting, now)
-        waiting.blocked = blocked
+    catch_up(waiting, crank.now)
+    waiting.free.clear()
+    waiting.step = max((step.step for step in state.steps.values() if step.sent), default=0) if trainer is not None else 0
+    waiting.blocked = bool(groups.ready(state))
 
 
 def catch_up(waiting: Waiting, now: float) -> None:

@@ -37,18 +37,17 @@ class Batch:
         self._used = BATCH_HEAD.size
         self._rows: list[tuple[int, int]] = []
 
-    def append(self, number: int, now: float, event: Frame, frames: Sequence[Frame]) -> Position:
+    def append(self, number: int, now: float, event: bytes, frames: Sequence[Frame]) -> Position:
         """Adds entry `number`; returns where it will lie."""
-        end = self._used + entry_bytes(event, frames)
-        needed = padded(end + ROW.size * (len(self._rows) + 1))
-        if needed > self._capacity:
-            self._grow(needed)
-        if not self._rows:
+        rows, used = self._rows, self._used
+        if used + entry_bytes(event, frames) + ROW.size * (len(rows) + 1) > self._capacity:
+            self._grow(padded(used + entry_bytes(event, frames) + ROW.size * (len(rows) + 1)))
+        if not rows:
             self.first = number
-        self._rows.append(put_entry(self._buffer, self._used, number, now, event, frames))
-        place = Position(self.position.segment, self.position.offset + self._used)
-        self._used = end
-        return place
+        row = put_entry(self._buffer, used, number, now, event, frames)
+        rows.append(row)
+        self._used = used + row[0]
+        return Position(self.position.segment, self.position.offset + used)
 
     def _grow(self, needed: int) -> None:
         old, used = self._buffer, self._used
@@ -57,7 +56,7 @@ class Batch:
 
     def seal(self, epoch: int, previous: int) -> BatchHead:
         """Completes the bytes; no entry may follow."""
-        return seal_batch(self._buffer, self.first, self._used - BATCH_HEAD.size, self._rows, epoch, previous)
+        return seal_batch(self._buffer, self.first, self.entry_bytes, self._rows, epoch, previous)
 
     @property
     def count(self) -> int:
@@ -68,6 +67,11 @@ class Batch:
     def last(self) -> int:
         """Number of the last entry."""
         return self.first + len(self._rows) - 1
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of all entries."""
+        return self._used - BATCH_HEAD.size
 
     @property
     def bytes(self) -> int:

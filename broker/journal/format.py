@@ -19,8 +19,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import xxhash
 from msgspec import Struct
+from xxhash import xxh3_64_intdigest
 
 from schemas.codec import Frame
 
@@ -36,12 +36,16 @@ BATCH_HEAD = struct.Struct("<4sIQQQQQ")
 """magic, count, first number, bytes of all entries, epoch, previous checksum, checksum."""
 ENTRY_HEAD = struct.Struct("<4sQQdIIIQ")
 """magic, digest, number, now (s), event bytes, frame count, frame bytes, frames' digest."""
+_ENTRY_SEAL, _ENTRY_SEALED = struct.Struct("<4sQ"), struct.Struct("<QdIIIQ")
+"""Its two parts: what is sealed by the digest, and the digest."""
 ROW = struct.Struct("<IQ")
 ENTRY_SEALED_FROM = 12
 """The digest of an entry covers it from its number on, up to its frames."""
 ENTRY_BYTES_MAX = 1 << 30
 COUNT_MAX = 1 << 20
 _CHECKSUM = struct.Struct("<Q")
+_SIZES = tuple(struct.Struct(f"<{count}I") for count in range(129))
+"""Of a commit's frames, ready made: looking a layout up by its text costs more than packing by it."""
 NO_FRAMES_DIGEST = 0
 
 
@@ -105,7 +109,7 @@ def batch_bytes(entry_bytes: int, count: int) -> int:
 
 def digest(data: Frame, seed: int) -> int:
     """xxh3-64."""
-    value: int = xxhash.xxh3_64_intdigest(data, seed)
+    value: int = xxh3_64_intdigest(data, seed)
     return value
 
 
@@ -139,9 +143,9 @@ def seal_batch(buffer: memoryview, first: int, entry_bytes: int, rows: Sequence[
     The buffer must be large enough.
     """
     at = BATCH_HEAD.size + entry_bytes
-    for row in rows:
-        ROW.pack_into(buffer, at, *row)
-        at += ROW.size
+    table = b"".join(ROW.pack(*row) for row in rows)
+    buffer[at : at + len(table)] = table
+    at += len(table)
     end = padded(at)
     buffer[at:end] = bytes(end - at)
     BATCH_HEAD.pack_into(buffer, 0, BATCH_MAGIC, len(rows), first, entry_bytes, epoch, previous, 0)
@@ -180,26 +184,22 @@ def entry_bytes(event: Frame, frames: Sequence[Frame]) -> int:
     return ENTRY_HEAD.size + len(event) + 4 * len(frames) + sum(map(len, frames))
 
 
-def put_entry(buffer: memoryview, at: int, number: int, now: float, event: Frame, frames: Sequence[Frame]) -> tuple[int, int]:
+def put_entry(buffer: memoryview, at: int, number: int, now: float, event: bytes, frames: Sequence[Frame]) -> tuple[int, int]:
     """Writes an entry into `buffer` at `at`; returns its row of the table. The buffer must be large enough."""
-    frames_at = _put_event(buffer, at + ENTRY_HEAD.size, event, frames)
-    end = frames_at
-    for frame in frames:
-        buffer[end : end + len(frame)] = frame
-        end += len(frame)
-    frames_digest = digest(buffer[frames_at:end], number) if frames else NO_FRAMES_DIGEST
-    ENTRY_HEAD.pack_into(buffer, at, ENTRY_MAGIC, 0, number, now, len(event), len(frames), end - frames_at, frames_digest)
-    seal = digest(buffer[at + ENTRY_SEALED_FROM : frames_at], number)
-    _CHECKSUM.pack_into(buffer, at + 4, seal)
+    # In one piece and by hand: this runs for every event, and each call would cost as much as what it does.
+    count, frames_at = len(frames), at + ENTRY_HEAD.size + len(event) + 4 * len(frames)
+    end, sizes, frames_digest = frames_at, b"", NO_FRAMES_DIGEST
+    if count:
+        layout = _SIZES[count] if count < len(_SIZES) else struct.Struct(f"<{count}I")
+        sizes = layout.pack(*map(len, frames))
+        for frame in frames:
+            start, end = end, end + len(frame)
+            buffer[start:end] = frame
+        frames_digest = xxh3_64_intdigest(buffer[frames_at:end], number)
+    sealed = _ENTRY_SEALED.pack(number, now, len(event), count, end - frames_at, frames_digest) + event + sizes
+    seal = xxh3_64_intdigest(sealed, number)
+    buffer[at:frames_at] = _ENTRY_SEAL.pack(ENTRY_MAGIC, seal) + sealed
     return end - at, seal
-
-
-def _put_event(buffer: memoryview, at: int, event: Frame, frames: Sequence[Frame]) -> int:
-    end = at + len(event)
-    buffer[at:end] = event
-    if frames:
-        struct.pack_into(f"<{len(frames)}I", buffer, end, *map(len, frames))
-    return end + 4 * len(frames)
 
 
 def parse_entry(data: Frame, position: Position, number: int | None = None, *, want_frames: bool = True) -> tuple[Entry, int] | None:

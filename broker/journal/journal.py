@@ -7,6 +7,7 @@ closed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -64,7 +65,8 @@ class Journal:
         self._next_number = 0
         self._previous = 0
         self._earlier_bytes = 0
-        self._entries_since, self._bytes_since, self._segment_since = 0, 0, -1
+        self._checkpoint_number, self._checkpoint_bytes, self._segment_since = 0, 0, -1
+        """What was appended when the last checkpoint was made."""
         self.cut_bytes = 0
         """What was cut from the end at the start: nothing of it was ever acknowledged."""
         self.last_position = Position(0, BLOCK)
@@ -158,8 +160,6 @@ class Journal:
         """Adds an entry; returns its number. It becomes durable some time after `want`."""
         writer = self._writer if self._writer is not None else self._open_writer()
         self.last_position = writer.append(now, event, frames)
-        self._entries_since += 1
-        self._bytes_since += len(event) + sum(map(len, frames))
         return writer.next_number - 1
 
     def _open_writer(self) -> Writer:
@@ -172,7 +172,7 @@ class Journal:
         self._earlier_bytes = sum(path.stat().st_size for path in paths)
         self._segments = Segments(self.directory, self._files, self._segment_bytes, epoch, self._previous, index)
         self._writer = Writer(self._segments, Position(index, BLOCK), self._next_number, self._wake)
-        self._segment_since = index
+        self._checkpoint_number, self._segment_since = self._next_number, index
         return self._writer
 
     @property
@@ -186,10 +186,7 @@ class Journal:
         return self._writer.durable if self._writer is not None else self._next_number - 1
 
     def want(self, delay_s: float = 0.0) -> None:
-        """What was appended so far is to be durable.
-
-        The commit begins within `delay_s`, or when the one before is through.
-        """
+        """What was appended so far is to be durable: the commit begins within `delay_s`, or when the one before is through."""
         if self._writer is not None:
             self._writer.want(delay_s)
 
@@ -209,14 +206,13 @@ class Journal:
 
     def settle(self) -> None:
         """Clears the descriptor; raises JournalError where the writer has failed."""
-        if self._wake < 0:
+        writer = self._writer
+        if writer is None or not writer.has_news:
             return
-        try:
+        writer.has_news = False
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        except BlockingIOError:
-            return
-        if self._writer is not None:
-            self._writer.check()
+        writer.check()
 
     @property
     def is_behind(self) -> bool:
@@ -254,7 +250,8 @@ class Journal:
         """So much was appended since the last one, or a segment was sealed, or the quota wants segments dropped."""
         if self._writer is None or self._checkpointer.is_busy:
             return False
-        if self._entries_since >= CHECKPOINT_ENTRIES or self._bytes_since >= CHECKPOINT_BYTES:
+        entries, size = self.next_number - self._checkpoint_number, self._writer.appended_bytes - self._checkpoint_bytes
+        if entries >= CHECKPOINT_ENTRIES or size >= CHECKPOINT_BYTES:
             return True
         return self.last_position.segment != self._segment_since
 
@@ -265,7 +262,8 @@ class Journal:
         writer = self._writer
         writer.want(0.0)
         made = Checkpoint(number=writer.next_number, now=now, position=writer.filling_at, state=state, arena=arena)
-        self._entries_since, self._bytes_since, self._segment_since = 0, 0, self.last_position.segment
+        self._checkpoint_number, self._checkpoint_bytes = made.number, writer.appended_bytes
+        self._segment_since = self.last_position.segment
         self._checkpointer.begin(made, lambda: writer.is_durable(made.number - 1), self.total_bytes)
 
     def finish_checkpoint(self) -> None:

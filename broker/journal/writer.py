@@ -43,6 +43,8 @@ class Writer:
         self._wanted_at = math.inf
         self._closing = False
         self._in_flight = 0
+        self._swapped_bytes = 0
+        """Of the entries that were handed over to be written."""
         self._failure: OSError | None = None
         self._ended = False
         self.next_number = next_number
@@ -53,16 +55,19 @@ class Writer:
         self.holding = False
         """A batch is kept back because the disk has no room at all."""
         self._wake = wake
+        self.has_news = False
+        """Something became durable, or the disk's mood changed, since the reader of `wake` last cleared it."""
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
         self._thread.start()
 
     # --- the broker's side --------------------------------------------------------------------------------------------------
 
-    def append(self, now: float, event: Frame, frames: Sequence[Frame]) -> Position:
+    def append(self, now: float, event: bytes, frames: Sequence[Frame]) -> Position:
         """Adds the next entry to the batch that is being filled."""
         with self._lock:
-            place = self._filling.append(self.next_number, now, event, frames)
-            self.next_number += 1
+            number, filling = self.next_number, self._filling
+            place = filling.append(number, now, event, frames)
+            self.next_number = number + 1
             return place
 
     def want(self, delay_s: float) -> None:
@@ -104,6 +109,12 @@ class Writer:
         return self._filling.bytes + self._in_flight > BEHIND_BYTES
 
     @property
+    def appended_bytes(self) -> int:
+        """Of all entries that were appended in this life."""
+        with self._lock:
+            return self._swapped_bytes + self._filling.entry_bytes
+
+    @property
     def is_short(self) -> bool:
         """The disk has no room, or none but the reserve."""
         return self._segments.short or self.holding
@@ -136,7 +147,11 @@ class Writer:
             with self._lock:
                 self._ended = True
                 self._done.notify_all()
-            os.eventfd_write(self._wake, 1)
+            self._tell()
+
+    def _tell(self) -> None:
+        os.eventfd_write(self._wake, 1)
+        self.has_news = True  # last: whoever looks too early is woken once more, and nobody reads in vain
 
     def _turn(self) -> bool:
         """One commit; False where there will be none any more."""
@@ -164,6 +179,7 @@ class Writer:
 
     def _swap(self) -> Batch:
         batch = self._filling
+        self._swapped_bytes += batch.entry_bytes
         self._spare.begin(self._segments.place_after(batch))
         self._filling, self._spare = self._spare, batch
         self._wanted_at = math.inf
@@ -172,7 +188,7 @@ class Writer:
 
     def _look_for_room(self) -> None:
         if self._segments.short and self._segments.find_room():
-            os.eventfd_write(self._wake, 1)
+            self._tell()
 
     def _commit(self, batch: Batch) -> None:
         while not self._try(batch):
@@ -182,7 +198,7 @@ class Writer:
             self.commits += 1
             self._in_flight = 0
             self._done.notify_all()
-        os.eventfd_write(self._wake, 1)
+        self._tell()
 
     def _try(self, batch: Batch) -> bool:
         began = time.monotonic()
@@ -202,6 +218,6 @@ class Writer:
         if not self.holding:
             self.holding = True
             log.error("journal_held", detail="the disk is full: nothing is acknowledged until there is room")
-            os.eventfd_write(self._wake, 1)
+            self._tell()
         with self._lock:
             self._work.wait_for(lambda: self._closing, RETRY_SECONDS)

@@ -8,11 +8,10 @@ from pathlib import Path
 import msgspec
 
 from broker.arena import Arena
-from broker.core.events import Event, Started, decode_event
+from broker.core.events import Event, Started, decode_event, puts_of
 from broker.core.invariants import violations
 from broker.core.state import State
 from broker.core.step import begin, step
-from broker.driver import puts_of
 from broker.journal import Entry, Journal
 
 

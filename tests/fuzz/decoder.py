@@ -13,7 +13,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["schemas", "broker.driver"]):
-    from broker.driver import check_puts
+    from broker.intake import check_puts
     from schemas.codec import decode_broker_message, decode_client_message, decode_record, encode_message, encode_record
     from schemas.errors import WireError
     from schemas.messages import Commit

@@ -15,10 +15,11 @@ import pytest
 from broker.core.actions import EndRun, Note, Send
 from broker.core.events import Received, Started, Tick
 from broker.core.invariants import violations
-from broker.driver import ACKNOWLEDGE_SECONDS, Driver, urgency
+from broker.driver import Driver
 from broker.journal import Journal
 from broker.recovery import encode_state
 from broker.reports import Reports
+from broker.urgency import ACKNOWLEDGE_SECONDS, urgency
 from schemas.codec import decode_broker_message, encode_message
 from schemas.edges import Role
 from schemas.errors import JournalError
