@@ -50,6 +50,7 @@ def test_stages_by_their_own_commands_train_on_hosts_of_their_own(lan: Lan) -> N
     training.serve()
     giving = ("-m", "stages.blobs", "--broker", training.endpoint, "--name", "blobs-0")
     training.head.start("blobs", sys.executable, "-P", *giving, environment=HOST_KEYS)
+    training.wait_for_note("client_ready", client="blobs-0")  # a stage that needs files which nobody gives ends, and says so
     stages = {role: training.stage(machine, role) for role, machine in homes.items()}
     training.check_the_end()
     assert {role: process.wait() for role, process in stages.items()} == dict.fromkeys(homes, 0)

@@ -13,6 +13,7 @@ from tests.hosts.laws import Law
 from tests.hosts.machine import HOUSE, Process
 from tests.hosts.play import Play
 from tests.skeleton.config import a_run_config
+from tests.skeleton.waiting import until
 
 FAR = Law(delay_s=0.02, jitter_s=0.005, loss=0.01)
 ENDS_S = 120.0
@@ -36,6 +37,11 @@ def spread_out(lan: Lan, play: Play) -> dict[str, Process]:
 
 
 STAGE_ORDER = (Role.ACTOR_TRAIN, Role.WEIGHT_SYNC, Role.ENV, Role.REWARD, Role.ROLLOUT, Role.REFERENCE)
+
+
+def connections(lan: Lan, host: str) -> str:
+    """TCP connections that a host believes to be there."""
+    return lan.hosts[host].call("ss", "-Htn", "state", "established").stdout
 
 
 def check_the_end(play: Play, stages: dict[str, Process]) -> None:
@@ -63,6 +69,8 @@ def test_a_host_cut_off_until_it_is_given_up_comes_back_and_the_run_ends_well(la
     lan.cut(host)
     for name in ("env-0", "reward-0") if host == "two" else ("rollout-0", "reference-0"):
         play.wait_until_lost(name)
+    # Left to the kernel the dead connections would stay for a quarter of an hour, and each try again minutes after the healing.
+    until(lambda: not connections(lan, host), "the dead connections are given up", lambda: connections(lan, host))
     lan.heal(host)
     check_the_end(play, stages)
 
