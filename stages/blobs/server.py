@@ -27,7 +27,7 @@ from stages.blobs.shelf import Book, Shelf
 
 log = structlog.get_logger(__name__)
 
-UNSENT_MESSAGES = 16
+UNSENT_MESSAGES = 32
 """Answers to one connection that wait in memory, a chunk each; a receiver asks for fewer at a time: only who does not read meets this."""
 UNREAD_MESSAGES = 64
 """Questions of one connection that wait."""

@@ -8,8 +8,8 @@
 | any | `absent` reason | |
 
 Every question gets one answer, and before it a `reading` now and then while a file is read through for its digest; whoever asks keeps a
-bounded number of questions open, which is all the credit that a sender has. `place` is the file (or, for `list`, the directory) as the records
-name it: a server that shares that directory finds it there.
+bounded number of questions open, which is all the credit that a sender has. `place` is the file (or, for `list`, the directory) as the
+records name it: a server that shares that directory finds it there.
 """
 
 from __future__ import annotations
