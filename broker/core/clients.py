@@ -243,7 +243,8 @@ def watch(crank: Crank) -> None:
         if not client.ready and client.name in crank.state.processes and crank.state.phase not in (Phase.CLOSING, Phase.CLOSED):
             _never_ready(crank, client)
         if silence > settings.dead_s:
-            fleet.lose_client(crank, client, f"silent for {silence:.1f} s")
+            waited = f", its last word was that it waits {client.waiting}" if client.waiting else ""
+            fleet.lose_client(crank, client, f"silent for {silence:.1f} s{waited}")
         elif silence > settings.suspect_s and not client.suspect:
             client.suspect = True
             crank.touched.add(client.name)

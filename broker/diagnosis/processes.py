@@ -50,6 +50,11 @@ def _how_gone(client: Client) -> str:
     return f"{client.name} ({client.lost or 'not back after a restart of the broker'})"
 
 
+def _last_word(client: Client) -> str:
+    """Of a process that says nothing any more: user code that blocks it, for example."""
+    return f"; its last word was that it waits {client.waiting}" if client.waiting else ""
+
+
 def some_gone(scene: Scene) -> Iterator[Seen]:
     """One process of a stage is gone; others of it go on."""
     for client in scene.state.clients.values():
@@ -92,7 +97,7 @@ def _silent(scene: Scene, client: Client) -> Seen:
     work = f", and holds {held} records" if held else ""
     rest = max(0.0, scene.state.settings.dead_s - since_s)
     return Seen(
-        what=f"{client.name} is silent for {seconds(since_s)}{work}: hung in its own code, frozen (SIGSTOP) or cut off",
+        what=f"{client.name} is silent for {seconds(since_s)}{work}: hung in its own code, frozen (SIGSTOP) or cut off{_last_word(client)}",
         since_s=since_s,
         subject=client.name,
         advice=f"in {seconds(rest)} it counts as dead and its work goes to others",

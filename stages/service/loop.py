@@ -168,8 +168,10 @@ class Loop:
             self._pulse.beat(f"ready; waits {waiting}" if waiting else "ready, at work")
 
     def _withhold(self, now: float) -> None:
-        """A hung stage renews nothing; once the broker has given it up, it ends, so that its host starts another."""
-        self._hung_since = self._hung_since or now
+        """A hung stage says so once and renews nothing more; once the broker has given it up, it ends, so that its host starts another."""
+        if self._hung_since is None:
+            self._hung_since = now
+            self._client.heartbeat({}, self._stage.waiting())
         log.warning("not_responsive", waiting=self._stage.waiting(), seconds=round(now - self._hung_since, 1))
         if now - self._hung_since > self._dead_s:
             seconds = f"{now - self._hung_since:.0f} s"

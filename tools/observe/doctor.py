@@ -19,7 +19,7 @@ from schemas.messages import Status, StatusAsked
 from stages.service.place import this_place
 from tools.observe.asking import PATIENCE_S, Asking
 from tools.observe.processes import look
-from tools.observe.silence import ProcessLook, RunFacts, why_silent
+from tools.observe.silence import FULL_BYTES, ProcessLook, RunFacts, why_silent
 from tools.observe.target import Target
 
 BAD = (Severity.FAILED, Severity.STALL, Severity.TROUBLE)
@@ -48,7 +48,20 @@ def examine(target: Target, patience_s: float = PATIENCE_S) -> Report:
         waits = msgspec.convert(body.get("graph", []), tuple[Wait, ...])
     except msgspec.ValidationError as error:
         raise WireError(f"the broker's status cannot be read: {error}; are both of the same version?") from error
-    return Report(findings=tuple(with_process(finding, body, look) for finding in findings), graph=waits, body=body)
+    found = tuple(with_process(finding, body, look) for finding in findings)
+    return Report(findings=(*full_disk(target.directory, found), *found), graph=waits, body=body)
+
+
+def full_disk(directory: Path | None, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The run directory's disk has no room left, which stages meet before the broker does: a checkpoint is larger than a journal entry."""
+    if directory is None or any(finding.rule == "disk_full" for finding in found):
+        return ()
+    room = os.statvfs(directory)
+    left = room.f_bavail * room.f_frsize
+    if left >= FULL_BYTES:
+        return ()
+    what = f"the disk is full: {left >> 20} MiB are left where {directory} lies"
+    return (Finding(rule="disk_full", severity=Severity.STALL, what=what, advice="free space there: what died of it is started again"),)
 
 
 def of_silence(target: Target, patience_s: float = PATIENCE_S) -> Report:
