@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("engine.sh")
+DIRECTORY = os.environ.get("TIDEMILL_DOCKER", "/var/tmp/tidemill-docker")
+"""Where the script keeps everything."""
 CANNOT = 75
 """The script's exit code where this machine cannot run an engine."""
 LIMITS_S = {"start": 300, "base": 700, "wheels": 120, "stop": 120}
@@ -28,7 +30,6 @@ class Engine:
 
     socket: str
     config: str
-    directory: Path
 
     def environment(self) -> dict[str, str]:
         """For commands that speak to it."""
@@ -42,8 +43,7 @@ def an_engine() -> Iterator[Engine]:
     try:
         _script("start")
         _script("base")
-        directory = Path(os.environ.get("TIDEMILL_DOCKER", "/var/tmp/tidemill-docker"))
-        yield Engine(socket=f"unix://{directory}/docker.sock", config=str(directory / "config"), directory=directory)
+        yield Engine(socket=f"unix://{DIRECTORY}/docker.sock", config=f"{DIRECTORY}/config")
     finally:
         _script("stop")
     left = traces() - before
@@ -60,8 +60,8 @@ def traces() -> set[str]:
     rules = [f"{table}: {line}" for table in ("filter", "nat") for line in _lines("iptables", "-t", table, "-S")]
     found = {rule for rule in rules if "DOCKER" in rule or "docker0" in rule or SUBNETS in rule or "-P FORWARD" in rule}
     found |= {line for line in _lines("ip", "-o", "-4", "addr") if SUBNETS in line or "docker0" in line}
-    found |= {line for line in Path("/proc/mounts").read_text().splitlines() if "/tidemill-docker/" in line}
-    found |= {f"forwards: {Path('/proc/sys/net/ipv4/ip_forward').read_text().strip()}"}
+    found |= {line for line in Path("/proc/mounts").read_text().splitlines() if f"{DIRECTORY}/" in line}
+    found |= {f"forwards: {flag}" for flag in Path("/proc/sys/net/ipv4/ip_forward").read_text().split() if flag == "1"}
     return found | {line for line in _lines("ps", "-eo", "pid,args") if "dockerd --data-root" in line or "containerd-shim" in line}
 
 

@@ -38,9 +38,10 @@ install_what_lacks() {
   printf '#!/bin/sh\nexit 101\n' > "$DIR/policy-rc.d"; chmod 755 "$DIR/policy-rc.d"
   local policy=/usr/sbin/policy-rc.d ours=""
   [ -e $policy ] || { ln -s "$DIR/policy-rc.d" $policy && ours=yes; }
-  (apt-get -qq update && apt-get -qq install -y --no-install-recommends "${lacking[@]}") > "$DIR/apt.log" 2>&1 || local failed=yes
+  local apt=(apt-get -qq -o DPkg::Lock::Timeout=120) failed=""
+  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${lacking[@]}"; } > "$DIR/apt.log" 2>&1 || failed=yes
   [ -z "$ours" ] || rm -f $policy
-  [ -z "${failed:-}" ] || cannot "${lacking[*]} cannot be installed: $(tail -1 "$DIR/apt.log")"
+  [ -z "$failed" ] || cannot "${lacking[*]} cannot be installed: $(tail -1 "$DIR/apt.log")"
 }
 
 # Compose v2: the machine's, else that of the next Debian release, unpacked privately; it needs no more than a libc of 2.34.
@@ -61,7 +62,7 @@ compose() {
 debian() {
   local uri
   uri=$(cat /etc/apt/sources.list.d/*.sources 2>/dev/null | awk '/^URIs:.*debian\/?$/ {print $2; exit}')
-  [ -n "$uri" ] || uri=$(awk '$1 == "deb" && $0 ~ /debian/ {for (i = 2; i <= NF; i++) if ($i ~ /^http/) {print $i; exit}}' /etc/apt/sources.list 2>/dev/null || true)
+  [ -n "$uri" ] || uri=$(grep -hE '^deb .*debian/? ' /etc/apt/sources.list 2>/dev/null | grep -oE 'https?://[^ ]+' | head -1 || true)
   echo "${uri:-http://deb.debian.org/debian}"
 }
 
@@ -70,9 +71,11 @@ start() {
   mkdir -p "$DIR/config"
   up && { say "already up"; return; }
   stop # what a killed run may have left
-  [ "$(df -Pm "$DIR" | awk 'NR==2 {print $4}')" -ge $FREE_MB ] || cannot "less than $FREE_MB MB free in $DIR (TIDEMILL_DOCKER=DIR chooses another)"
+  [ "$(df -Pm "$DIR" | awk 'NR==2 {print $4}')" -ge $FREE_MB ] ||
+    cannot "less than $FREE_MB MB free in $DIR (TIDEMILL_DOCKER=DIR chooses another)"
   install_what_lacks
   compose
+  ! ip -o -4 addr | grep -q " $SUBNETS\." || cannot "this machine is in $SUBNETS.0.0 itself"
   ! ip link show docker0 >/dev/null 2>&1 || cannot "another Docker engine is at work here (docker0), and their rules would mix"
   remember
   echo 1 > /proc/sys/net/ipv4/ip_forward # were it dockerd that turns it on, it would forbid everybody else's forwarding too
@@ -145,12 +148,12 @@ containerd_of_ours() {
 # What dockerd leaves behind, and nothing else: other rules of the machine may have come meanwhile.
 undo_network() {
   local bridge rule table
-  for bridge in $(ip -o -4 addr show | awk -v s="$SUBNETS." 'index($4, s) == 1 {print $2}') $(ip -o link show type bridge | awk -F': ' '$2 == "docker0" {print $2}'); do
-    ip link del "$bridge" 2>/dev/null || true
+  for bridge in $(ip -o link show type bridge | awk -F': ' '{print $2}'); do
+    if [ "$bridge" = docker0 ] || ip -o -4 addr show dev "$bridge" | grep -q " $SUBNETS\."; then ip link del "$bridge" || true; fi
   done
   if [ "$(cat "$DIR/chains.before")" = 0 ]; then
     for table in filter nat; do
-      while rule=$(iptables -t $table -S | grep -m1 -E -e "^-A (FORWARD|PREROUTING|OUTPUT|POSTROUTING|INPUT) .*(DOCKER|docker0|br-[0-9a-f]{12}|$SUBNETS\.)"); do
+      while rule=$(iptables -t $table -S | grep -m1 -E -e "^-A [A-Z]+ .*(DOCKER|docker0|br-[0-9a-f]{12}|$SUBNETS\.)"); do
         eval "iptables -t $table ${rule/#-A/-D}" || break
       done
       iptables -t $table -S | awk '/^-N DOCKER/ {print $2}' | while read -r chain; do iptables -t $table -F "$chain"; done

@@ -25,8 +25,8 @@ IMAGE = "tidemill:test"
 PROJECT = "tidemill-test"
 NETWORK = f"{PROJECT}_default"
 STAGES = ("env", "rollout", "reward", "reference", "actor-train", "weight-sync")
-PATIENCE_S = 240.0
-"""For anything but the build, on two busy cores."""
+PATIENCE_S = 420.0
+"""For anything but the build, on two cores that others use as well."""
 LOOK_S = 0.5
 """Between two looks at the engine, whose answers cost the stack's own processor time."""
 KILLED = 128 + signal.SIGKILL

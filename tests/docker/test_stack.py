@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+import yaml
 
 from tests.docker.engine import Engine
 from tests.docker.stack import COMPOSE, GPU, KILLED, NETWORK, Stack, a_stack
@@ -86,6 +87,8 @@ def test_what_cannot_be_run_is_said_and_not_tried_for_ever(engine: Engine, build
 
 def test_the_overlay_for_gpus_is_valid(engine: Engine, build: Mapping[str, str]) -> None:
     stack = Stack(engine, build)
-    told = stack.compose("config", files=(COMPOSE, GPU))
-    assert told.count("driver: nvidia") == 3
+    services = yaml.safe_load(stack.compose("config", files=(COMPOSE, GPU)))["services"]
     stack.client.close()
+    devices = {name: service["deploy"]["resources"]["reservations"]["devices"] for name, service in services.items() if "deploy" in service}
+    wanted = [{"driver": "nvidia", "capabilities": ["gpu"], "device_ids": ["0"]}]
+    assert devices == {"rollout": wanted, "reference": wanted, "actor-train": wanted}
