@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import psutil
 from docker.models.containers import Container
 
 from tests.docker.engine import Engine
@@ -136,6 +137,16 @@ class Stack:
         self.wait(lambda: all(self.state(c)["Status"] == "exited" for c in self.every_stage()), "all stages have gone home")
 
     # --- harming ------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def frozen(self, container: Container) -> Iterator[None]:
+        """Its process stands still, and the container does not know."""
+        (process,) = psutil.Process(self.state(container)["Pid"]).children()
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
 
     def kill(self, container: Container) -> None:
         """By the pid on this machine, as a crash: the engine's own kill would count as a person's wish. Waits for the restart."""

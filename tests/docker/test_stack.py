@@ -57,6 +57,18 @@ def test_the_quickstart_is_learnt_under_kills_a_partition_and_restarts(engine: E
         assert min(restarts.values()) >= 1, restarts
 
 
+def test_healthy_means_that_the_loop_turns_and_the_broker_answers(engine: Engine, build: Mapping[str, str]) -> None:
+    with a_stack(engine, build) as stack:
+        stack.compose("up", "--detach", "--scale", "env=2", "broker", "env")
+        stack.wait_until_ready()
+        (cut_off, frozen), network = stack.of("env"), stack.client.networks.get(NETWORK)
+        network.disconnect(cut_off)
+        with stack.frozen(frozen):
+            stack.wait(lambda: [stack.health(each) for each in (cut_off, frozen)] == ["unhealthy"] * 2, "both are found to be unhealthy")
+        network.connect(cut_off)
+        stack.wait_until_ready()
+
+
 def test_a_stack_that_is_stopped_leaves_in_time_and_goes_on_where_it_was(engine: Engine, build: Mapping[str, str]) -> None:
     with a_stack(engine, build, ARGS="--set schedule.steps=8 --set evaluation.problems=50") as stack:
         stack.compose("up", "--detach")
