@@ -151,6 +151,7 @@ class Stack:
     def kill(self, container: Container) -> None:
         """By the pid on this machine, as a crash: the engine's own kill would count as a person's wish. Waits for the restart."""
         state = self.state(container)
+        assert state["Running"], f"{container.name} does not run, so it cannot be killed: {self.story()}"
         os.kill(state["Pid"], signal.SIGKILL)
         anew = lambda: self.state(container)["Running"] and self.state(container)["StartedAt"] != state["StartedAt"]  # noqa: E731
         self.wait(anew, f"{container.name} is started again")
