@@ -83,7 +83,7 @@ start() {
     --bip $SUBNETS.0.1/24 --default-address-pool "base=$SUBNETS.128.0/17,size=24" --log-opt max-size=5m --shutdown-timeout 5 \
     > "$DIR/dockerd.log" 2>&1 < /dev/null &
   for _ in $(seq 300); do
-    up && { say "up, $("$DOCKER" info -f '{{.ServerVersion}} on {{.Driver}}')"; return; }
+    up && { say "up, $("$DOCKER" info -f '{{.ServerVersion}} on {{.Driver}}')"; echo started; return; }
     sleep 0.1
   done
   stop
