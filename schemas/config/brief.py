@@ -14,7 +14,8 @@ from schemas.config.render import value_text
 
 def brief(config: PipelineConfig) -> str:
     """A screen: the loop in a line, its processes, the keys that differ from their defaults as they would be given to `--set`."""
-    return "\n".join([head(config), "", *_processes(config), "", "not at their defaults (all keys: --all):", *_changed_lines(config)]) + "\n"
+    keys = ["", "not at their defaults (all keys: --all):", *_changed_lines(config)]
+    return "\n".join([head(config), "", *_processes(config), *keys]) + "\n"
 
 
 def _processes(config: PipelineConfig) -> Iterator[str]:
