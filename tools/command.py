@@ -289,13 +289,14 @@ def replay(
     code: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder or file with a reward or environment to try instead.")] = None,
     overrides: Overrides = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers, times left out, as lines of JSON.")] = None,
+    slowest: Annotated[int, typer.Option(min=0, metavar="N", help="Give records one by one, and name the N that took longest now.")] = 0,
 ) -> None:
     """Feed a stage with what it was given in a recorded run, in that order, and see what it answers now."""
     from tools.replay.command import Asked, run_replay
 
     asked = Asked(
         run=run, stage=stage, only=only, begin=begin, end=end, speed=speed, overrides=tuple(overrides or ()), code=code, diff=diff,
-        in_process=in_process, debug=debug, output=output,
+        in_process=in_process, debug=debug, output=output, slowest=slowest,
     )  # fmt: skip
     raise typer.Exit(run_replay(asked))
 

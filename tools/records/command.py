@@ -56,6 +56,12 @@ class Bar:
 
 def quietly(write: Iterable[str], bar: Bar | None = None) -> int:
     """Prints lines as they come; a reader that has seen enough ends it without a complaint."""
+    written(write, bar)
+    return 0
+
+
+def written(write: Iterable[str], bar: Bar | None = None) -> bool:
+    """As `quietly`; False where the reader went before the end."""
     try:
         for line in write:
             if bar is not None:
@@ -64,7 +70,8 @@ def quietly(write: Iterable[str], bar: Bar | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        return False
+    return True
 
 
 def is_coloured() -> bool:
@@ -199,11 +206,14 @@ def _slowest(look: Look, wanted: Selection, count: int, bar: Bar, *, as_json: bo
     """Those that took longest to make, the longest first."""
     look.catch_up()
     rows = look.all_rows(wanted)
+    if wanted.stage is not None:  # what it takes was made by others
+        made = [place for place, queue in enumerate(look.index.meta.queues) if queue in EDGES and EDGES[queue].producer == wanted.stage]
+        rows = rows[np.isin(rows["queue"], made)]
     rows = rows[~np.isnan(rows["took"])]
     slowest = rows[np.argsort(-rows["took"], kind="stable")][:count]
-    code = quietly(_lines_of(look, slowest, as_json=as_json), bar)
-    _say(look)
-    return code
+    if written(_lines_of(look, slowest, as_json=as_json), bar):
+        _say(look)
+    return 0
 
 
 def _failures(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from broker.core.actions import Action, Forget, Keep, Store
-from broker.core.events import Event, Started, decode_event, puts_of
+from broker.core.events import Event, Received, Started, decode_event, puts_of
 from broker.core.state import State
 from broker.core.step import begin
 from broker.journal import Checkpoint, Contents, Entry, Place
@@ -19,6 +19,7 @@ from broker.journal import checkpoint as checkpoints
 from schemas.codec import encode_record
 from schemas.errors import TidemillError
 from schemas.header import Header
+from schemas.messages import Commit
 from schemas.records import Record
 from tools.records.dialect import Dialect
 from tools.records.lives import Fact, Lives
@@ -98,6 +99,9 @@ class Fold:
             if self.lives is None:
                 self.note = self.note or f"entry {entry.number}: no state to start from; the entries before it are gone"
                 return None
+            if (stranger := unknown_lease(self.lives.state, event)) is not None:
+                self.lose(f"entry {entry.number} {stranger}")
+                return None
             actions, facts = self.lives.step(event, entry.now, entry.number)
             puts = puts_of(event)
             self.places.take(actions, puts, entry)
@@ -122,6 +126,16 @@ class Fold:
         state = state_of(found.state)
         if state is not None:
             self.lives, self.places = Lives(state), Places(found.arena)
+
+
+def unknown_lease(state: State, event: Event) -> str | None:
+    """Where a client answers for a lease that this fold has not given yet, the recorded broker decided otherwise than this one does."""
+    if not isinstance(event, Received) or not isinstance(event.message, Commit):
+        return None
+    highest = max((*event.message.acks, *(failure.lease for failure in event.message.fails)), default=0)
+    if highest < state.next_lease:
+        return None
+    return f"answers for lease {highest}, which this version's fold never gave: the broker that was recorded decided otherwise"
 
 
 def fold_from(journal: Path, start: Snapshot | None, note: str = "") -> Fold:

@@ -37,6 +37,8 @@ from tools.replay.stretch import Stretch, stretch_of
 from tools.replay.weights import apart
 
 DIFFERENT = 1
+ALONE = (Role.REWARD, Role.ENV, Role.REFERENCE)
+"""Stages that answer each record by itself, so that its time can be taken."""
 UNHURRIED = ("stages.env.turn_deadline_s=1e6", "stages.env.episode_deadline_s=1e6")
 """Settings under a debugger: who looks at a step takes longer than the step."""
 
@@ -56,6 +58,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     in_process: bool = False
     debug: bool = False
     output: Path | None = None
+    slowest: int = 0
 
 
 def run_replay(asked: Asked) -> int:
@@ -63,6 +66,8 @@ def run_replay(asked: Asked) -> int:
     role, speed = role_of(asked.stage), speed_of(asked.speed)
     if asked.debug and not asked.in_process:
         raise ConfigError("--pdb: a debugger follows a stage only with --in-process")
+    if asked.slowest and role not in ALONE:
+        raise ConfigError(f"--slowest: a {role} does not answer one record at a time; it is for {', '.join(ALONE)}")
     configure_quietly()
     with ExitStack() as stack:
         run = stack.enter_context(open_run(asked.run))
@@ -110,7 +115,7 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
         return Stand(stage, welcome) if debugger is None else Stand(stage, welcome, debugger=debugger, patience_s=math.inf)
 
     recording = Recording(run.journal, start=stretch.start)
-    player = Player(role, wanted, scratch, turns, config, make, stretch, speed)
+    player = Player(role, wanted, scratch, turns, config, make, stretch, speed, alone=asked.slowest > 0)
     try:
         tally = _tally(asked, player, recording)
     except bdb.BdbQuit:
@@ -166,6 +171,8 @@ def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, t
         raise ConfigError(f"nothing of {asked.run} that a {role} was given is meant by that")
     for line in summary(tally, player.given, player.skipped) if asked.diff else [_played(player, tally)]:
         print(line)
+    for seconds, what in player.slowest(asked.slowest):
+        print(f"{seconds:10.4f} s  {what}")
     if not asked.diff or tally.first is None:
         return 0
     for line in context(tally.first, words_of(run)):

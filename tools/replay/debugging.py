@@ -32,7 +32,8 @@ class Debugger(pdb.Pdb):
         with TERMINAL:
             super().interaction(*arguments)
 
-    def look_at(self, traceback: TracebackType | None) -> None:
-        """Post mortem."""
+    def look_at(self, traceback: TracebackType | None) -> bool:
+        """Post mortem; True where a person has seen enough and said `q`."""
         self.reset()
         self.interaction(None, traceback)
+        return bool(self.quitting)

@@ -7,6 +7,7 @@ replay. What it raises is an answer, as there.
 from __future__ import annotations
 
 import asyncio
+import bdb
 import os
 import sys
 from collections import deque
@@ -56,10 +57,13 @@ class OwnProcessPool:
             return Judged(request.number, self._called(request))
         except VerifierFailure as error:
             return Refused(request.number, str(error))
-        except Exception as error:  # noqa: BLE001 - user code, as in stages.reward.worker
+        except bdb.BdbQuit:
+            raise
+        except Exception as error:  # user code, as in stages.reward.worker
             if self._debugger is not None:
                 print(f"the verifier raised {type(error).__name__}: {error}; this is where", file=sys.stderr)
-                self._debugger.look_at(error.__traceback__)
+                if self._debugger.look_at(error.__traceback__):
+                    raise bdb.BdbQuit from error
             return Refused(request.number, f"the verifier raised {type(error).__name__}: {error}")
 
     def _called(self, request: Judge) -> dict[str, float]:

@@ -6,11 +6,13 @@ not granted as recorded, they are granted at once.
 
 from __future__ import annotations
 
+import time
+
 from msgspec import Struct, field
 
 from schemas.codec import Frame
 from schemas.header import Header
-from schemas.messages import BrokerMessage, Commit, Grant, GrantAsked, InstallOrder, Numbered
+from schemas.messages import BrokerMessage, Commit, Deliver, Grant, GrantAsked, InstallOrder, Numbered
 from tools.replay.answers import Answer, Key, Keys, content_of
 from tools.replay.recording import Moment
 from tools.replay.stand import Playable
@@ -53,6 +55,10 @@ class Life(Struct):
     answers: dict[Key, Answer] = field(default_factory=dict)
     next_grant: int = 1 << 40
     user_code: dict[str, str] = {}
+    commits: int = 0
+    """Said now."""
+    spent: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds, and for what: of records that were given alone."""
 
     @property
     def client(self) -> str:
@@ -64,6 +70,16 @@ class Life(Struct):
         self.keys.given(order)
         stand.give(order, frames)
         self.collect(stand)
+
+    def hand_alone(self, stand: Playable, order: Deliver, frames: tuple[Frame, ...]) -> None:
+        """Gives a record, and nothing else until it is answered: the time is its own."""
+        began, before = time.perf_counter(), self.commits
+        self.hand(stand, order, frames)
+        while self.commits == before:
+            more = stand.work()
+            if not self.collect(stand) and not more:
+                break
+        self.spent.append((time.perf_counter() - began, self.subjects.get(order.lease, "")))
 
     def answer(self, key: Key) -> Answer | None:
         """Works until this answer is there; None where it does not come."""
@@ -79,6 +95,7 @@ class Life(Struct):
         said = stand.take()
         for message, frames in said:
             key = self.keys.of(message)
+            self.commits += isinstance(message, Commit)
             self.answers[key] = Answer(key, type(message).__name__, content_of(message, frames))
             if isinstance(message, GrantAsked) and self.grants_itself:
                 self.next_grant += 1

@@ -69,9 +69,9 @@ class Player:
     """See the module. `given`: how many records and orders were given; `code_differs`: user code that is not the recorded one."""
 
     def __init__(self, role: Role, wanted: Wanted, scratch: Scratch, turns: Turns, config: dict[str, Any], make: StandMaker,
-                 stretch: Stretch, pace: float = 0.0) -> None:  # fmt: skip
+                 stretch: Stretch, pace: float = 0.0, *, alone: bool = False) -> None:  # fmt: skip
         self._role, self._wanted, self._scratch, self._turns, self._config, self._make = role, wanted, scratch, turns, config, make
-        self._stretch = stretch
+        self._stretch, self._alone = stretch, alone
         self._speed = pace
         self._clock: tuple[float, float] | None = None
         self._lives: dict[str, Life] = {}
@@ -94,6 +94,10 @@ class Player:
             for life in self._lives.values():
                 if life.stand is not None:
                     life.stand.close()
+
+    def slowest(self, count: int) -> list[tuple[float, str]]:
+        """Seconds now, and for what, the longest first; of records that were given alone."""
+        return sorted((spent for life in self._lives.values() for spent in life.spent), reverse=True)[:count]
 
     def _is_over(self, number: int, state: State | None) -> bool:
         if not self._stretch.is_over(number, state):
@@ -197,7 +201,10 @@ class Player:
         life.subjects[order.lease] = subject_of(header)
         life.sessions.add(session)
         self.given += 1
-        self._hand(life, order, frames)
+        if self._alone:
+            life.hand_alone(life.stand if life.stand is not None else self._start(life), order, frames)
+        else:
+            self._hand(life, order, frames)
 
     def _check_readable(self, header: Header, frames: tuple[Frame, ...]) -> None:
         """A record of another schema that this version cannot make out is no input. Raises ReplayError."""

@@ -27,7 +27,7 @@ from schemas.codec import Frame
 from schemas.errors import JournalError
 from schemas.messages import BrokerMessage, Deliver, InstallOrder, Plan
 from tools.records.dialect import Dialect
-from tools.records.folding import contents_of
+from tools.records.folding import contents_of, unknown_lease
 from tools.records.tables import Snapshot
 
 _decode_state = msgspec.msgpack.Decoder(State).decode
@@ -82,6 +82,9 @@ class Recording:
             if self.state is None:
                 self._adopt(entry, arena)
             assert self.state is not None
+            if (stranger := unknown_lease(self.state, event)) is not None:
+                self.note = f"entry {entry.number} {stranger}; nothing behind it is played"
+                return
             yield self._moment(self.state, entry, event, arena)
 
     def _entries(self) -> Iterator[Entry]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from broker.core.events import Tick, encode_event
 from broker.journal import Position
 from broker.journal.format import BLOCK, ENTRY_HEAD
 from broker.journal.reading import Damage, Scan
@@ -151,3 +152,16 @@ def test_a_journal_without_anything_in_it_is_no_error(tmp_path: Path) -> None:
     found, words = said(run)
     assert found == 0
     assert any("head is damaged" in line for line in words)
+
+
+def test_a_fold_that_decides_otherwise_than_the_recorded_broker_is_found_out(tmp_path: Path, entries: list[Entry]) -> None:
+    """As after a change of the core: here it never hears that a stage is ready, so it gives that stage nothing."""
+    place = next(
+        n for n, entry in enumerate(entries) if b"hello" in entry.event and b"rollout-0" in entry.event and b"\xa5ready\xc3" in entry.event
+    )
+    unheard = Entry(entries[place].now, encode_event(Tick()), ())
+    with Look(open_run(str(write_run(tmp_path / "run", [*entries[:place], unheard, *entries[place + 1 :]])))) as look:
+        look.catch_up()
+        rows = look.all_rows(Selection(queue="episodes"))
+        assert "the broker that was recorded decided otherwise" in look.index.meta.followed.note
+        assert {tuple(views.row_fields(row, look.index.meta)["flags"]) for row in rows} <= {("unjudged",), ("eval", "unjudged")}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.core.events import decode_event, puts_of
-from tests.tools.records.recorded import append, entries_of, small, whole_entries, write_run
+from tests.tools.records.recorded import append, entries_of, small, tidemill, whole_entries, write_run
 from tests.tools.sim.scenarios import a_scenario
-from tools.records import following, scanning, views
+from tools.records import following, scanning, survey, views
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
 from tools.records.selection import Selection
+from tools.records.story import subject_of
+from tools.records.telling import tell
 from tools.sim.driver import Entry
 from tools.sim.scenario import Faults, Kill
 
@@ -145,3 +148,45 @@ def test_failures_and_lost_leases_of_a_troubled_run_are_found(tmp_path: Path) ->
     assert known.note == ""
     assert sum(of.refused for of in totals.values()) > 0
     assert totals["tickets"].records == sum(known.endings.values())
+
+
+def test_segments_that_other_processes_scan_ahead_give_the_same_rows(
+    tmp_path: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, whole = (write_run(tmp_path / name, entries, segment_bytes=30_000) for name in ("run", "whole"))
+    assert len(list((run / "journal").glob("*.log"))) > 3
+    monkeypatch.setattr(survey, "AHEAD_BYTES", 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    helped = summed(run)
+    monkeypatch.setattr(survey, "AHEAD_BYTES", 1 << 40)
+    assert helped == summed(whole)
+    assert not list((run / "journal" / "index").glob("*.part"))
+
+
+def test_a_look_at_a_stretch_of_time_reads_only_the_segments_it_lies_in(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries, segment_bytes=30_000)
+    middle = entries[len(entries) // 2].now
+    wanted = Selection(queue="turns", begin=middle, end=middle + 0.1)
+    with Look(open_run(str(run))) as look:
+        look.follow = lambda upto=None: None  # type: ignore[method-assign]
+        found = [int(row["number"]) for row in look.all_rows(wanted)]
+        assert 0 < len(look.index.meta.segments) < len(look.index.sizes())
+    with Look(open_run(str(run))) as look:
+        look.scan()
+        assert found == [int(row["number"]) for row in look.all_rows(wanted)]
+        assert look.index.gaps() == []
+
+
+def test_the_slowest_are_those_that_were_held_longest(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries)
+    shown = [
+        json.loads(line) for line in tidemill("inspect", str(run), "--stage", "reward", "--slowest", "3", "--json").stdout.splitlines()
+    ]
+    assert [line["queue"] for line in shown] == ["scored"] * 3
+    assert [line["took"] for line in shown] == sorted((line["took"] for line in shown), reverse=True)
+    with Look(open_run(str(run))) as look:
+        facts = tell(look, subject_of(f"ticket:{shown[0]['ticket']}")).facts
+        longest = max(look.all_rows(Selection(queue="scored"))["took"])
+    (held,) = [fact.seconds for fact in facts if fact.kind == "acked" and fact.queue == "episodes"]
+    assert shown[0]["took"] == pytest.approx(held, abs=1e-6)
+    assert shown[0]["took"] == pytest.approx(longest, abs=1e-6)

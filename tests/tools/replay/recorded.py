@@ -14,6 +14,9 @@ from tests.chaos.prey import Prey, strike
 HOUSE = Path(__file__).resolve().parents[3]
 
 BUGGY = '''
+import time
+
+
 def reward(episode):
     """1 for the right number."""
     answer = episode.outcome.get("answer")
@@ -21,8 +24,12 @@ def reward(episode):
         return 0.0
     if answer.startswith("-"):
         raise ValueError(f"not a number: {answer!r}")
+    if len(answer) > 2:
+        time.sleep(0.2)
+        answer = answer[:2]
     return float(answer == episode.task["answer"])
 '''
+"""An exception, a slow path and a wrong parse."""
 FIXED = '''
 def reward(episode):
     """1 for the right number."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import structlog
 
@@ -17,7 +19,9 @@ from broker.policy.registry import DEFAULT
 from schemas.errors import ConfigError
 from schemas.messages import Commit
 from tests.tools.replay.recorded import HOUSE, record, tidemill
+from tools.records.looking import Look
 from tools.records.opening import open_run
+from tools.records.selection import Selection
 from tools.replay import whatif
 from tools.replay.asking import Asking
 from tools.replay.command import Asked, run_replay
@@ -222,6 +226,30 @@ def commands_of_the_page() -> list[tuple[str, str, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "typed", "code"), commands_of_the_page())
 def test_each_command_of_the_walk_through_does_what_the_page_says(hunt: Path, command: str, typed: str, code: int) -> None:
-    session = failed_session(hunt)
-    done = tidemill(hunt.parents[1], *command.replace("43.1", session).split(), typed=typed)
+    command = command.replace("43.1", failed_session(hunt)).replace("45.1", slow_session(hunt))
+    if " case.tide" in command and command.startswith("cut"):
+        (hunt.parents[1] / "case.tide").unlink(missing_ok=True)
+    done = tidemill(hunt.parents[1], *shlex.split(command), typed=typed)
     assert done.returncode == code, f"tidemill {command}\n{done.stdout}{done.stderr}"
+
+
+def slow_session(run: Path) -> str:
+    """The session whose reward took longest."""
+    with open_run(str(run)) as opened, Look(opened) as look:
+        look.catch_up()
+        rows = look.all_rows(Selection(queue="scored"))
+        row = rows[int(np.nanargmax(rows["took"]))]
+    return f"{row['ticket']}.{row['attempt']}"
+
+
+def test_a_slow_path_is_seen_in_the_run_and_in_its_replay_and_its_cure_too(hunt: Path) -> None:
+    folder, session = hunt.parents[1], slow_session(hunt)
+    listed = tidemill(folder, "inspect", "runs/hunt", "--stage", "reward", "--slowest", "1")
+    assert f" {session} " in listed.stdout
+    replay = ("replay", "runs/hunt", "--stage", "reward", "--in-process", "--slowest", "1")
+    slow, mended = (tidemill(folder, *replay, *more).stdout for more in ((), ("--code", "fixed")))
+    seconds = [float(re.findall(r"^ +([0-9.]+) s  episode of session", said, re.MULTILINE)[0]) for said in (slow, mended)]
+    assert seconds[0] >= 0.2, "the sleep that the reward hides"
+    assert seconds[1] < seconds[0]
+    with pytest.raises(ConfigError, match="one record at a time"):
+        played(hunt, "rollout", slowest=1)
