@@ -63,7 +63,7 @@ def fail(crank: Crank, ticket: Ticket, boundary: str, reason: str) -> None:
     crank.state.ledger.failed_in_a_row += 1
     if crank.state.ledger.failed_in_a_row >= MAX_FAILED_IN_A_ROW:
         crank.fail_run(boundary, f"{MAX_FAILED_IN_A_ROW} tickets in a row failed, the last one with: {reason}",
-                       "mend it: `tidemill inspect RUN --failed` lists each, `tidemill replay RUN --stage STAGE` tries it alone")  # fmt: skip
+                       "mend it: `tidemill inspect RUN --failed` lists all, `tidemill replay RUN --stage STAGE` tries one")  # fmt: skip
     _end(crank, ticket, f"failed({boundary})")
 
 
