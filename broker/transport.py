@@ -162,10 +162,14 @@ class Transport:
         if identity in self._taken_over:
             return False
         try:
-            self._put(identity, MORE)
-            last = len(frames) - 1
-            for index, frame in enumerate(frames):
-                self._post(frame, zmq.NOBLOCK if index == last else MORE)
+            put, left = self._put, len(frames)
+            put(identity, MORE)
+            for frame in frames:
+                left -= 1
+                if len(frame) < VIEW_BYTES:
+                    put(frame, MORE if left else zmq.NOBLOCK)
+                else:
+                    self._post(frame, MORE if left else zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno == zmq.EAGAIN:
                 self._choked.add(identity)
@@ -175,10 +179,7 @@ class Transport:
         return True
 
     def _post(self, frame: Frame, flags: int) -> None:
-        """One frame: shared with the socket where it came from it, or is large."""
-        if len(frame) < VIEW_BYTES:
-            self._put(frame, flags)
-            return
+        """One large frame: shared with the socket where it came from it, or is worth it."""
         owner: object = frame.obj if isinstance(frame, memoryview) else None
         if isinstance(owner, zmq.Frame) and len(owner) == len(frame):
             self._put(owner, flags)

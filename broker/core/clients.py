@@ -30,13 +30,13 @@ def sender_of(crank: Crank, sender: str) -> Client | None:
     """The client behind a routing id, or None after telling it why it is not one."""
     name, _, incarnation = sender.rpartition("/")
     client = crank.state.clients.get(name)
+    if client is not None and client.connected and client.incarnation == incarnation:
+        return client
     if client is not None and client.incarnation != incarnation:
         crank.out.append(Reply(Refuse(reason="fenced", detail=f"a newer process named {name} is at work", fatal=True)))
         return None
-    if client is None or not client.connected:
-        crank.out.append(Reply(Refuse(reason="hello_first")))
-        return None
-    return client
+    crank.out.append(Reply(Refuse(reason="hello_first")))
+    return None
 
 
 def heard(crank: Crank, client: Client) -> None:

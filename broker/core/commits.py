@@ -59,18 +59,18 @@ def refuse_again(crank: Crank, client: Client, next_seq: int) -> None:
 
 def takes_number(crank: Crank, client: Client, epoch: int, seq: int) -> bool:
     """True where `seq` is the next number, which is then spent; else the client is told what to do."""
+    if seq == client.next_seq and epoch == client.epoch:
+        client.next_seq = seq + 1
+        client.gap_at = 0
+        return True
     if epoch != client.epoch:
         crank.out.append(Reply(Refuse(reason="fenced", detail=f"epoch {epoch} is not {client.epoch}", seq=seq, fatal=True)))
         return False
     if seq > client.next_seq:
         ask_resend(crank, client)
         return False
-    if seq < client.next_seq:
-        crank.send(client.name, Committed(seq=client.next_seq - 1))
-        return False
-    client.next_seq += 1
-    client.gap_at = 0
-    return True
+    crank.send(client.name, Committed(seq=client.next_seq - 1))
+    return False
 
 
 def ask_resend(crank: Crank, client: Client) -> None:

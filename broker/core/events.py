@@ -72,20 +72,6 @@ class Damaged(Struct, frozen=True, kw_only=True, tag="damaged"):
 Event = Started | Restarted | Received | Malformed | Tick | DiskFull | DiskOk | Damaged | Revoked
 
 encode_event = msgspec.msgpack.Encoder().encode
-
-
-class _AsItCame(Struct, tag="received", gc=False):
-    """`Received`, its message in the bytes that were decoded."""
-
-    sender: str
-    message: msgspec.Raw
-
-
-def encode_received(sender: str, message: bytes | memoryview) -> bytes:
-    """The event of a client's `message`, from the bytes that it came in: `decode_event` gives what it gives for the message itself."""
-    return encode_event(_AsItCame(sender, msgspec.Raw(message)))
-
-
 decode_event = msgspec.msgpack.Decoder(Event).decode
 
 

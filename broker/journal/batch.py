@@ -40,8 +40,9 @@ class Batch:
     def append(self, number: int, now: float, event: bytes, frames: Sequence[Frame]) -> Position:
         """Adds entry `number`; returns where it will lie."""
         rows, used = self._rows, self._used
-        if used + entry_bytes(event, frames) + ROW.size * (len(rows) + 1) > self._capacity:
-            self._grow(padded(used + entry_bytes(event, frames) + ROW.size * (len(rows) + 1)))
+        needed = used + entry_bytes(event, frames) + ROW.size * (len(rows) + 1)
+        if needed > self._capacity:
+            self._grow(padded(needed))
         if not rows:
             self.first = number
         row = put_entry(self._buffer, used, number, now, event, frames)

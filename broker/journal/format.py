@@ -44,8 +44,7 @@ ENTRY_SEALED_FROM = 12
 ENTRY_BYTES_MAX = 1 << 30
 COUNT_MAX = 1 << 20
 _CHECKSUM = struct.Struct("<Q")
-_SIZES = tuple(struct.Struct(f"<{count}I") for count in range(129))
-"""Of a commit's frames, ready made: looking a layout up by its text costs more than packing by it."""
+_SIZE = struct.Struct("<I")
 NO_FRAMES_DIGEST = 0
 
 
@@ -189,9 +188,13 @@ def put_entry(buffer: memoryview, at: int, number: int, now: float, event: bytes
     # In one piece and by hand: this runs for every event, and each call would cost as much as what it does.
     count, frames_at = len(frames), at + ENTRY_HEAD.size + len(event) + 4 * len(frames)
     end, sizes, frames_digest = frames_at, b"", NO_FRAMES_DIGEST
-    if count:
-        layout = _SIZES[count] if count < len(_SIZES) else struct.Struct(f"<{count}I")
-        sizes = layout.pack(*map(len, frames))
+    if count == 1:
+        body = frames[0]
+        end = frames_at + len(body)
+        sizes, frames_digest = _SIZE.pack(len(body)), xxh3_64_intdigest(body, number)
+        buffer[frames_at:end] = body
+    elif count:
+        sizes = struct.pack(f"<{count}I", *map(len, frames))
         for frame in frames:
             start, end = end, end + len(frame)
             buffer[start:end] = frame

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from broker.core.events import Received, decode_event, encode_event
 from broker.core.invariants import violations
 from broker.core.state import Phase
 from schemas.codec import encode_message
@@ -38,6 +39,7 @@ from schemas.messages import (
 )
 from schemas.records import Install, Sampling, Ticket, Turn, Version
 from tests.broker.edge_doubles import Desk, a_hello, a_put, routing_id
+from tests.broker.folding import entries_of
 from tests.skeleton.config import a_run_config
 
 TRAINER, SYNC, ROLLOUT, ENV = "actor-train-0", "weight-sync-0", "rollout-0", "env-0"
@@ -60,6 +62,14 @@ def only(messages: list[object], kind: type) -> list:
 def a_turn(**fields: int) -> tuple[Commit, list]:
     turn = Turn(context_digest=0, sampling=Sampling(), seed=1, tokens=np.array([5, 6], np.int32))
     return a_put(turn, "turns", turn=0, context_tokens=0, new_tokens=2, **fields)
+
+
+def nested(depth: int) -> object:
+    """A list in a list in a list ..."""
+    made: object = 1
+    for _ in range(depth):
+        made = [made]
+    return made
 
 
 def running(desk: Desk) -> list[Deliver]:
@@ -333,3 +343,17 @@ def test_random_bytes_get_a_refusal_and_change_nothing(
         assert desk.driver.state.clients == {}
     finally:
         desk.close()
+
+
+def test_fields_that_nobody_knows_are_ignored_and_never_reach_the_journal(desk: Desk) -> None:
+    """However deep they nest: what this decoder bears, another reader of the journal, or the next start, might not."""
+    order = running(desk)[0]
+    commit, frames = a_turn(ticket=order.header.ticket, group=order.header.group, member=order.header.member, attempt=1, purpose="train")
+    said = msgspec.msgpack.decode(encode_message(commit)) | {"unheard_of": nested(300)}
+    number = desk.journal.next_number
+    answers = desk.give(routing_id(ENV), [msgspec.msgpack.encode(said), *map(bytes, frames)])
+    assert [message for message, _ in answers] == [Committed(seq=1)]
+    entries = {entry.number: entry for entry in entries_of(desk.journal.directory.parent)}
+    event = decode_event(entries[number].event)
+    assert event == Received(sender=routing_id(ENV).decode(), message=commit)
+    assert entries[number].event == encode_event(event)
