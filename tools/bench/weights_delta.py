@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -70,7 +71,12 @@ def _train(crew: Crew, run: Run, steps: int, directory: Path) -> None:
     overrides = itertools.chain.from_iterable(("--set", f"{key}={value}") for key, value in wanted.items())
     log = directory / "run.log"
     process = crew.start([sys.executable, "-P", "-m", "tools", "up", str(PIPELINE), *overrides], log)
-    process.wait(RUN_SECONDS)
+    try:
+        process.wait(RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"the run {run.name} was not over within {RUN_SECONDS:.0f} s; its log: {log}") from None
+    finally:
+        crew.end(process, grace_s=10.0)  # politely: its stages write into the directory until they have ended
     if process.returncode:
         raise BenchError(f"the run {run.name} ended with {process.returncode}: {log.read_text(errors='replace')[-800:]}")
 
