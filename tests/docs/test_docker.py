@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from tests.docker.conftest import SDK
 from tests.docker.conftest import build as build
 from tests.docker.conftest import engine as engine
 from tests.docker.engine import Engine
@@ -30,6 +31,7 @@ def environment(engine: Engine, build: Mapping[str, str]) -> Iterator[dict[str, 
 
 
 @pytest.mark.docker
+@pytest.mark.skipif(not SDK, reason="the Docker SDK is not installed; make test-docker installs it")
 def test_the_page_does_what_it_says(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
     place = str(tmp_path_factory.mktemp("copied") / "runs")
     typed = [command for block in blocks_of(PAGE) if block.kind == KIND for command in commands(block)]
