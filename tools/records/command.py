@@ -61,12 +61,13 @@ def quietly(write: Iterable[str], bar: Bar | None = None) -> int:
 
 
 def written(write: Iterable[str], bar: Bar | None = None) -> bool:
-    """As `quietly`; False where the reader went before the end."""
+    """As `quietly`; False where the reader went before the end. The first line is out at once, a terminal's others too."""
+    follows = bar is not None and sys.stdout.isatty()
     try:
-        for line in write:
+        for number, line in enumerate(write):
             if bar is not None:
                 bar.clear()
-            print(line, flush=bar is not None and sys.stdout.isatty())
+            print(line, flush=follows or not number)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -133,9 +134,9 @@ def _overview(run: Run, look: Look, bar: Bar, *, as_json: bool) -> int:
         return quietly([json.dumps(_overview_fields(run, look, live=live))])
 
     def lines() -> Iterator[str]:
+        yield views.first_line(run.name, look.index.sizes(), live=live)
         from tools.records.ending import ending_of
 
-        yield views.first_line(run.name, look.index.sizes(), live=live)
         look.scan()
         ending = ending_of(look)
         yield from views.overview(look.index, list(EDGES))

@@ -44,24 +44,26 @@ def size_text(size: float) -> str:
 # --- rows ------------------------------------------------------------------------------------------------------------------------
 
 
+COUNTS = ("ticket", "group", "member", "attempt", "turn", "oldest", "newest", "tokens")
+
+
 def row_fields(row: np.ndarray, meta: Meta) -> dict[str, Any]:
     """A row as a JSON object; absent fields are left out."""
+    known = dict(zip(row.dtype.names or (), row.item(), strict=True))
     fields: dict[str, Any] = {
-        "record": f"{int(row['number'])}.{int(row['part'])}", "at": round(float(row["at"]), 6), "queue": _name(meta.queues, row["queue"]),
-        "client": _name(meta.clients, row["client"]), "bytes": int(row["bytes"]),
+        "record": f"{known['number']}.{known['part']}", "at": round(known["at"], 6), "queue": _name(meta.queues, known["queue"]),
+        "client": _name(meta.clients, known["client"]), "bytes": known["bytes"],
     }  # fmt: skip
-    names = ("ticket", "group", "member", "attempt", "turn", "oldest", "newest", "tokens")
-    fields |= {name: int(row[name]) for name in names if row[name] >= 0}
-    if not math.isnan(row["reward"]):
-        fields["reward"] = float(row["reward"])
-    if not math.isnan(row["took"]):
-        fields["took"] = round(float(row["took"]), 6)
-    flags = [word for flag, word in FLAG_WORDS if int(row["flags"]) & flag]
+    fields |= {name: known[name] for name in COUNTS if known[name] >= 0}
+    for name in ("reward", "took"):
+        if not math.isnan(known[name]):
+            fields[name] = known[name] if name == "reward" else round(known[name], 6)
+    flags = [word for flag, word in FLAG_WORDS if known["flags"] & flag]
     return {**fields, "flags": flags} if flags else fields
 
 
-def _name(names: list[str], place: Any) -> str:
-    return names[int(place)] if int(place) < len(names) else "?"
+def _name(names: list[str], place: int) -> str:
+    return names[place] if place < len(names) else "?"
 
 
 def row_line(fields: Mapping[str, Any]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from schemas.errors import TidemillError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from schemas.errors import TidemillError, WireError
 
 
 class ReplayError(TidemillError):
@@ -11,3 +14,15 @@ class ReplayError(TidemillError):
 
 class VersionGone(ReplayError):
     """Weights that the recording needs were deleted since; the text begins with `version_gone` and names them."""
+
+
+@contextmanager
+def another_schema(what: str) -> Iterator[None]:
+    """Around the reading of a record that was perhaps written under another `schema.lock`. Raises ReplayError where that fails."""
+    try:
+        yield
+    except (WireError, KeyError) as error:
+        raise ReplayError(
+            f"{what} was written under another schema.lock, and this version cannot read it ({error}); replay the run with the version that"
+            " recorded it"
+        ) from error

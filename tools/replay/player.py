@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from broker.core.events import Received
 from broker.core.state import State
 from schemas.codec import Frame, decode_record
 from schemas.edges import Role
-from schemas.errors import WireError
 from schemas.header import Header
 from schemas.messages import (
     Abort,
@@ -40,7 +38,7 @@ from schemas.messages import (
 )
 from schemas.records import RECORDS, Install, Version
 from tools.replay.answers import Answer, Key, Keys, content_of
-from tools.replay.errors import ReplayError
+from tools.replay.errors import another_schema
 from tools.replay.life import Life, Pair, lacks_frames, subject_of
 from tools.replay.lookahead import Turns
 from tools.replay.recording import Moment, Recording
@@ -52,17 +50,6 @@ from tools.replay.stretch import Stretch
 StandMaker = Callable[[Welcome, str], Playable]
 """Starts a stage; the name is its process's."""
 SLOT_KINDS = (GrantAsked, GrantReleased)
-
-
-@contextmanager
-def _of_another_schema(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (WireError, KeyError) as error:
-        raise ReplayError(
-            f"{what} was written under another schema.lock, and this version cannot read it ({error}); replay the run with the version that"
-            " recorded it"
-        ) from error
 
 
 class Player:
@@ -209,7 +196,7 @@ class Player:
     def _check_readable(self, header: Header, frames: tuple[Frame, ...]) -> None:
         """A record of another schema that this version cannot make out is no input. Raises ReplayError."""
         if header.record in self._changed:
-            with _of_another_schema(subject_of(header)):
+            with another_schema(subject_of(header)):
                 decode_record(RECORDS[header.record], frames)
 
     def _install_for(self, life: Life, lease: int) -> None:
@@ -284,7 +271,7 @@ class Player:
         key = life.recorded_keys.of(message)  # type: ignore[arg-type]
         if not self._is_expected(life, message, key) or lacks_frames(message, moment):
             return
-        with _of_another_schema(f"the recorded answer in entry {moment.number}"):
+        with another_schema(f"the recorded answer in entry {moment.number}"):
             answer = Answer(key, type(message).__name__, content_of(message, moment.frames))  # type: ignore[arg-type]
         yield Pair(life.client, moment.number, moment.now, life.subject(message, key), answer, life.answer(key))
 

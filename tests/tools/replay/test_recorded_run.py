@@ -192,7 +192,7 @@ def test_another_bound_admits_otherwise_at_the_recorded_states(hunt: Path, capsy
     ("override", "kind"),
     [
         ("schedule.max_lag=0", "admission"), ("schedule.kind=sync", "admission"), ("schedule.groups_per_step=2", "admission"),
-        ("schedule.members=40000", "admission"), ("broker.budget_bytes=400000", "admission"), ("schedule.drop_uniform=false", "grouping"),
+        ("schedule.members=40000", "admission"), ("broker.budget_bytes=40000", "admission"), ("schedule.drop_uniform=false", "grouping"),
         ("schedule.max_refills=0", "grouping"),
     ],
 )  # fmt: skip
