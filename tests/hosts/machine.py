@@ -120,8 +120,9 @@ class Machine:
 
     def die(self) -> None:
         """kill -9 of everything on this host, at once; it never comes back."""
-        with contextlib.suppress(ProcessLookupError, psutil.Error):
-            psutil.Process(self.pid).kill()
+        if self._holder.poll() is None:  # it waits for the first process, whose number is nobody else's until then
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(self.pid).kill()
         self._holder.wait()
         for process in self.processes:
             process.popen.wait()
