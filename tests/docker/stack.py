@@ -31,13 +31,15 @@ PATIENCE_S = 420.0
 LOOK_S = 0.5
 """Between two looks at the engine, whose answers cost the stack's own processor time."""
 KILLED = 128 + signal.SIGKILL
+UNSAID = dict.fromkeys(("PIPELINE", "WORK", "RUN", "ARGS"), "")
+"""What the file reads from the environment: `make` hands its own ARGS on to whatever it starts."""
 
 
 class Stack:
     """One compose project. `variables`: what a person would write before the command."""
 
     def __init__(self, engine: Engine, build: Mapping[str, str], **variables: str) -> None:
-        self._environment = {**engine.environment(), **build, "IMAGE": IMAGE, **variables}
+        self._environment = {**engine.environment(), **UNSAID, **build, "IMAGE": IMAGE, **variables}
         self.client = docker.DockerClient(base_url=engine.socket, timeout=120)
 
     def compose(self, *arguments: str, files: tuple[Path, ...] = (COMPOSE,), limit_s: float = PATIENCE_S, check: bool = True) -> str:
