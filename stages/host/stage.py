@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -73,6 +74,8 @@ class Host:
 
     def __init__(self, command: Command, options: HostOptions = HostOptions()) -> None:  # noqa: B008 - frozen
         self._command, self._options = command, options
+        self._opened = ExitStack()
+        """What `close` has to end: whatever `start` got to."""
 
     def start(self, welcome: Welcome, link: Link) -> None:
         """Reads `host` of the configuration; makes the folder of logs. Raises ConfigError where there can be none."""
@@ -84,8 +87,13 @@ class Host:
         self._roster = Roster(restart_policy(config))
         self._quarters = quarters_for(welcome, self._options.name, self._options.directory)
         self._children = Children(self._quarters.logs)
-        self._serving = self._serve(welcome)
+        self._opened.callback(self._children.close)
         self._alarm = Alarm(self._children.fileno())
+        self._opened.callback(self._alarm.close)
+        self._serving = self._serve(welcome)
+        if self._serving is not None:
+            self._opened.callback(self._serving.close)
+        self._opened.callback(self._end_all)
         log.info("host at work", slots=self._slots, directory=str(self._quarters.directory), shares_run_directory=not self._quarters.own)
 
     def _serve(self, welcome: Welcome) -> Serving | None:
@@ -154,13 +162,12 @@ class Host:
         return self._alarm.fileno()
 
     def close(self) -> None:
-        """Ends every process: asked to, then killed after `CLOSE_GRACE_S`."""
+        """Ends every process: asked to, then killed after `CLOSE_GRACE_S`. May come before `start` ended."""
+        self._opened.close()
+
+    def _end_all(self) -> None:
         for name, code in self._children.end_all(CLOSE_GRACE_S).items():
             log.info("process ended with its host", process=name, code=code)
-        if self._serving is not None:
-            self._serving.close()
-        self._alarm.close()
-        self._children.close()
 
     def _set_alarm(self) -> None:
         due = self._roster.next_wake()

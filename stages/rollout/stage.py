@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import msgspec
@@ -94,6 +95,8 @@ class Rollout:
         self._orders: list[Ordered] = []
         self._installed: Install | None = None
         self._counts = Counts()
+        self._opened = ExitStack()
+        """What `close` has to end: whatever `start` got to."""
 
     def start(self, welcome: Welcome, link: Link) -> None:
         """Builds the engine; its starting weights answer nothing until a version is installed."""
@@ -101,6 +104,7 @@ class Rollout:
         config = PipelineConfig.model_validate(welcome.config)
         self._window = config.stages.rollout.max_running
         self._incoming = Incoming(lambda: own_depot(config.host.cache_bytes))
+        self._opened.callback(self._incoming.close)
         self._replica = self.engine_factory(config)
 
     def hello(self) -> Ready:
@@ -164,7 +168,7 @@ class Rollout:
     def close(self) -> None:
         self._playing.clear()
         self._sessions.clear()
-        self._incoming.close()
+        self._opened.close()
 
     def wake_fd(self) -> int | None:
         return self._incoming.wake_fd()
