@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,9 +38,11 @@ def _check_slots(text: str) -> str:
 
 def _check_words(text: str) -> str:
     try:
-        shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise PydanticCustomError("words", "expected a command: {why}", {"why": str(error)}) from None
+    if not words or not words[0].strip():  # a blank one would lead to this machine
+        raise PydanticCustomError("words", "expected a command; leave the key out where none is needed")
     return text
 
 
@@ -101,7 +104,7 @@ def read_hosts(file: Path) -> HostsFile:
     try:
         found = HostsFile.model_validate(read_toml(file))
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{file}: {_complaint(each)}" for each in error.errors(include_url=False))) from None
+        raise ConfigError("\n".join(f"{file}: {_complaint(each)}" for each in _causes(error))) from None
     twice = [name for name, count in Counter(host.name for host in found.hosts).items() if count > 1]
     local = [host.name for host in found.hosts if host.is_local]
     if twice:
@@ -112,11 +115,29 @@ def read_hosts(file: Path) -> HostsFile:
     if outside:
         raise ConfigError(f"{file}: {outside[0]} is this machine and works in the run directory, where the trainer writes; "
                           "leave its directory out")  # fmt: skip
+    if missing := _commands_that_are_not_there(found):
+        raise ConfigError("\n".join(f"{file}: {each}" for each in missing))
     if local:
         return found
     if HEAD in (host.name for host in found.hosts):
         raise ConfigError(f"{file}: a host named {HEAD!r} is this machine: give it address = {LOCAL_ADDRESS!r}, or another name")
     return found.model_copy(update={"hosts": (HostEntry(name=HEAD, address=LOCAL_ADDRESS), *found.hosts)})
+
+
+def _commands_that_are_not_there(found: HostsFile) -> list[str]:
+    """What this machine could not start to reach a host, a line for each."""
+    commands = {f"hosts[{number}].connect": host.connect for number, host in enumerate(found.hosts) if host.connect}
+    if any(not host.connect and not host.is_local for host in found.hosts):
+        commands["ssh"] = found.ssh
+    first_words = {key: shlex.split(command)[0] for key, command in commands.items()}
+    return [f"{key}: no such command {word!r}" for key, word in first_words.items() if shutil.which(word) is None]
+
+
+def _causes(error: ValidationError) -> list[ErrorDetails]:
+    """Without the list that is too short only because pydantic left the wrong entries out of it."""
+    found = error.errors(include_url=False)
+    inside = {each["loc"][:end] for each in found for end in range(1, len(each["loc"]))}
+    return [each for each in found if each["type"] != "too_short" or each["loc"] not in inside]
 
 
 def _complaint(found: ErrorDetails) -> str:

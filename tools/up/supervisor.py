@@ -173,7 +173,10 @@ class Supervisor:
                     self._view.note("ending the run: waiting for the ledger to close (once more ends it at once)")
                     self._link.ask_stop("signal")
                 case Start():
-                    self._start(order.name)
+                    try:
+                        self._start(order.name)
+                    except OSError as error:
+                        return Finish(Outcome.FAILED, order.name, f"cannot be started: {error.strerror}: {error.filename}")
         return None
 
     def _start(self, name: str) -> None:

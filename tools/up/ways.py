@@ -15,7 +15,8 @@ import msgspec
 
 from broker.keys import LOCAL, KeyDirectory, default_directory
 from schemas.config import PipelineConfig
-from schemas.edges import Role
+from schemas.config.describe import processes
+from schemas.edges import STAGES, Role
 from schemas.errors import ConfigError
 from stages.host.tether import Orders
 from tools.up.hosts import HostEntry, HostsFile
@@ -41,13 +42,33 @@ class Way:
 
 
 def with_hosts(config: PipelineConfig, hosts: HostsFile) -> PipelineConfig:
-    """The configuration of a run on these hosts: an address that they reach, keys, and as many hosts to wait for as there are."""
+    """The configuration of a run on these hosts: an address that they reach, keys, and as many hosts to wait for as there are.
+
+    Raises ConfigError where they have no such address, or some role has no host.
+    """
     endpoint = hosts.broker or config.broker.endpoint
     if not endpoint.startswith("tcp://"):
         raise ConfigError('hosts: by which address do they reach this machine? Write broker = "tcp://ADDRESS:PORT" into the hosts file')
+    _refuse_a_role_without_host(config, hosts)
     broker = {"endpoint": endpoint, "keys": str(Path(config.broker.keys or default_directory()).expanduser().absolute())}
     waits = {} if "wait_for" in config.host.model_fields_set else {"wait_for": len(hosts.hosts)}
     return config.model_copy(update={"broker": config.broker.model_copy(update=broker), "host": config.host.model_copy(update=waits)})
+
+
+def _refuse_a_role_without_host(config: PipelineConfig, hosts: HostsFile) -> None:
+    """The run would wait for such a host for ever. More hosts to wait for than the file names: agents of people's own are to come, too."""
+    if config.host.wait_for > len(hosts.hosts):
+        return
+    wanted = [role for role in STAGES if processes(config)[role]]
+    lacking = [role for role in wanted if not any(_may_run(host, role, config.host.head_roles) for host in hosts.hosts)]
+    if lacking:
+        bound = [role for role in lacking if role in config.host.head_roles]
+        here = f"; {', '.join(bound)} only on this machine (host.head_roles)" if bound else ""
+        raise ConfigError(f"hosts: no host may run {', '.join(lacking)}: add to the roles of one in the hosts file{here}")
+
+
+def _may_run(host: HostEntry, role: Role, head_roles: Sequence[str]) -> bool:
+    return (not host.roles or role in host.roles) and (host.is_local or role not in head_roles)
 
 
 def make_keys(config: PipelineConfig, hosts: HostsFile) -> None:

@@ -1,6 +1,7 @@
 """`hosts.toml`: what may stand in it, what is said of the rest, and what is made of it."""
 
 import json
+import os
 import shlex
 import stat
 from pathlib import Path
@@ -17,6 +18,16 @@ from tools.up.ways import key_name, make_keys, ways, with_hosts
 
 HOUSE = Path(__file__).resolve().parents[3]
 TWO = 'broker = "tcp://10.0.0.1:7700"\n[[hosts]]\nname = "head"\naddress = "local"\n[[hosts]]\nname = "far"\naddress = "me@far.lan"\n'
+
+
+@pytest.fixture(autouse=True)
+def commands_that_lead_to_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started here: what is only looked for need not be installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("ssh", "ip"):
+        (folder / name).symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
 def a_file(tmp_path: Path, text: str) -> Path:
@@ -47,6 +58,12 @@ def a_config(tmp_path: Path, *overrides: str) -> PipelineConfig:
         (TWO.replace("me@far.lan", "local"), "head and far are both this machine"),
         (TWO.replace('"local"\n', '"local"\ndirectory = "/x"\n'), "leave its directory out"),
         ('broker = "tcp://10.0.0.1:7700"\n', "hosts is missing"),
+        (TWO + 'connect = ""\n', 'hosts[1].connect = "": expected a command'),
+        (TWO + 'connect = " "\n', 'hosts[1].connect = " ": expected a command'),
+        (TWO + "connect = \"''\"\n", "hosts[1].connect"),
+        ('ssh = ""\n' + TWO, 'ssh = "": expected a command'),
+        (TWO + 'connect = "/nope/cmd -x"\n', "hosts[1].connect: no such command '/nope/cmd'"),
+        ('ssh = "/nope/ssh -F x"\n' + TWO, "ssh: no such command '/nope/ssh'"),
         ("hosts = []\n", "expected at least 1 in the list"),
         ('connect = "ssh"\n' + TWO, "connect: unknown key"),
     ],
@@ -56,6 +73,18 @@ def test_what_is_wrong_is_said_with_file_and_key(tmp_path: Path, text: str, comp
         hosts_of(tmp_path, text)
     assert complaint in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "hosts.toml"))
+
+
+@pytest.mark.parametrize("wrong", ['name = "a b"', 'name = "a"\nroles = ["trainer"]'])
+def test_a_wrong_host_is_not_said_to_be_missing_too(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        hosts_of(tmp_path, f'broker = "tcp://10.0.0.1:7700"\n[[hosts]]\n{wrong}\n')
+    (line,) = str(caught.value).splitlines()
+    assert "hosts[0]." in line
+
+
+def test_ssh_is_not_looked_for_where_no_host_is_reached_by_it(tmp_path: Path) -> None:
+    assert hosts_of(tmp_path, 'ssh = "/nope/ssh"\n' + TWO + 'connect = "env"\n').hosts[1].connect == "env"
 
 
 def test_without_this_machine_among_them_it_is_added_as_the_head(tmp_path: Path) -> None:
@@ -69,6 +98,34 @@ def test_a_run_on_hosts_asks_for_keys_and_waits_for_all_of_them(tmp_path: Path) 
     assert with_hosts(a_config(tmp_path, "host.wait_for=1"), hosts_of(tmp_path)).host.wait_for == 1
     with pytest.raises(ConfigError, match="by which address"):
         with_hosts(a_config(tmp_path), hosts_of(tmp_path, TWO.partition("\n")[2]))
+
+
+ONE = 'broker = "tcp://10.0.0.1:7700"\n[[hosts]]\nname = "head"\naddress = "local"\nroles = ["env"]\n'
+FAR = '[[hosts]]\nname = "far"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "lacking"),
+    [
+        (ONE, "no host may run rollout, reward, reference, actor-train, weight-sync: add"),
+        (ONE + FAR, "no host may run actor-train, weight-sync: .* only on this machine"),
+        (ONE.replace('"env"', '"env", "actor-train", "weight-sync"') + FAR + 'roles = ["rollout"]', "no host may run reward, reference: "),
+    ],
+)
+def test_a_role_that_no_host_may_run_is_refused(tmp_path: Path, text: str, lacking: str) -> None:
+    hosts = hosts_of(tmp_path, text)
+    config = a_config(tmp_path, "algorithm.kl_coefficient=0.1")
+    with pytest.raises(ConfigError, match=lacking):
+        with_hosts(config, hosts)
+    more_to_come = a_config(tmp_path, "host.wait_for=3")
+    assert with_hosts(more_to_come, hosts).host.wait_for == 3
+
+
+def test_a_role_of_which_the_run_starts_no_process_needs_no_host(tmp_path: Path) -> None:
+    text = ONE.replace('"env"', '"env", "rollout", "reward", "actor-train", "weight-sync"')
+    assert with_hosts(a_config(tmp_path, "algorithm.kl_coefficient=0"), hosts_of(tmp_path, text)).host.wait_for == 1
+    with pytest.raises(ConfigError, match="no host may run reference: "):
+        with_hosts(a_config(tmp_path, "algorithm.kl_coefficient=0.1"), hosts_of(tmp_path, text))
 
 
 def test_each_host_has_a_key_for_its_roles_and_no_secret_is_on_a_command_line(tmp_path: Path) -> None:

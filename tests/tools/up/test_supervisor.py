@@ -191,6 +191,17 @@ def test_a_host_that_refuses_its_input_ends_the_run_with_its_last_words(rig: Rig
     assert supervisor.last_lines("host") == ("no such pipeline",)
 
 
+def test_a_line_that_cannot_be_started_ends_the_run_by_its_name(rig: Rig) -> None:
+    watcher = Watcher()
+    whole = rig.commands("wait")
+    commands = Commands(whole.broker, {"far": Way(["/nope/cmd"], b"{}\n")})
+    finish = Supervisor(rig.directory, rig.endpoint, commands, Watch(RestartPolicy(), ("far",), {"far"}), watcher).run()
+    assert (finish.outcome, finish.blamed) == (Outcome.FAILED, "far")
+    assert "cannot be started" in finish.reason
+    assert "/nope/cmd" in finish.reason
+    assert_nothing_is_left(watcher)
+
+
 def test_kill_9_of_tidemill_up_leaves_no_process(rig: Rig) -> None:
     code = (
         "import os\n"
