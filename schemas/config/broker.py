@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from schemas.config.section import LARGEST, AtLeastOne, NotNegative, Seconds, Section
 from schemas.edges import EDGES
+from schemas.errors import ConfigError
 
 MIB = 2**20
 GIB = 2**30
@@ -50,6 +51,20 @@ def check_endpoint(endpoint: str) -> str:
     raise PydanticCustomError("endpoint", "expected ipc://<path> or tcp://<address>:<port>")
 
 
+def check_broker_named(endpoint: str, said_by: str) -> str:
+    """Lets through an address that a client can connect to, as a person gives it with the argument `said_by`. Raises ConfigError."""
+    try:
+        if endpoint and not endpoint.startswith("tcp://*"):
+            return check_endpoint(endpoint)
+        why = "every address is one to listen at, not one to connect to" if endpoint else "it is empty"
+    except PydanticCustomError as error:
+        why = error.message()
+    except ValueError as error:
+        why = str(error)
+    also = "" if why.startswith("expected ipc://") else f" ({why})"
+    raise ConfigError(f"{said_by} {endpoint!r}: expected tcp://<address>:<port> or ipc://<path>{also}")
+
+
 def _check_ipc(endpoint: str) -> str:
     if endpoint.startswith("ipc://@"):
         raise PydanticCustomError("endpoint", "everybody on this machine may connect to an abstract socket; name a path")
@@ -68,7 +83,7 @@ def _check_tcp(endpoint: str) -> str:
         port = None
     if not port:
         raise PydanticCustomError("endpoint", "expected a port from 1 to 65535: tcp://127.0.0.1:5555")
-    if not parts.hostname or set(parts.netloc) & set(";@"):
+    if not parts.hostname or set(parts.netloc) & set(";@") or endpoint != f"tcp://{parts.netloc}":
         raise PydanticCustomError("endpoint", "expected one address: tcp://<address>:<port>")
     return endpoint
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+from schemas.config.broker import check_broker_named
 from schemas.config.run import StageRole
 from schemas.edges import Role
 from schemas.errors import ConfigError
@@ -50,6 +51,7 @@ def own_name() -> str:
 
 
 def _options(arguments: argparse.Namespace) -> HostOptions:
+    check_broker_named(arguments.broker, "--broker")
     roles = tuple(role.strip() for role in arguments.roles.split(",") if role.strip())
     unknown = [role for role in roles if role not in get_args(StageRole)]
     if unknown:

@@ -19,6 +19,7 @@ import structlog
 from broker.keys import KEY_VARIABLE, SERVER_KEY_VARIABLE, ClientKeys, client_keys
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
+from schemas.config.broker import check_broker_named
 from schemas.errors import BlobError, BrokerRefusedError, ConfigError, FencedError, ModelError
 from schemas.messages import Welcome
 from stages.service.loop import Loop, NoBrokerError
@@ -52,6 +53,7 @@ def _run(stage: Stage, given: argparse.Namespace | None, prepare: Prepare | None
     signal.signal(signal.SIGINT, signal.SIG_IGN if arguments.host else signal.default_int_handler)
     log = structlog.get_logger()
     try:
+        check_broker_named(arguments.broker, "--broker")
         _hand_down(arguments)
         keys = client_keys()
         loop = Loop(stage, arguments.broker, arguments.name, arguments.host, keys)

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from broker.keys import KEY_VARIABLE, ClientKeys, client_keys
+from schemas.config.broker import check_broker_named
 from schemas.errors import ConfigError
 from tools.keys.local import local_keys
 
@@ -38,7 +39,7 @@ class Target(Struct, frozen=True, kw_only=True):
 def find(text: str) -> Target:
     """RUN or ENDPOINT as given on the command line. Raises ConfigError where there is no such run."""
     if "://" in text:
-        return Target(endpoint=text)
+        return Target(endpoint=check_broker_named(text, "RUN|ENDPOINT"))
     for directory in (Path(text), RUNS / text):
         if (directory / "config.json").is_file() or (directory / "journal").is_dir():
             file = directory / "endpoint"

@@ -12,6 +12,13 @@ import pytest
         ("--slots=cpu", "'cpu' is no slot"),
         ("--roles=trainer", "no such role as 'trainer'"),
         ("--name=a/b", "is no name"),
+        ("--broker=tcp://127.0.0.1", "--broker 'tcp://127.0.0.1': expected tcp://<address>:<port> or ipc://<path>"),
+        ("--broker=", "--broker '': expected tcp://<address>:<port> or ipc://<path>"),
+        ("--broker=127.0.0.1:7940", "expected tcp://<address>:<port> or ipc://<path>"),
+        ("--broker=tcp://127.0.0.1:7940x", "expected tcp://<address>:<port> or ipc://<path>"),
+        ("--broker=tcp://127.0.0.1:7940/x", "expected tcp://<address>:<port> or ipc://<path>"),
+        ("--broker=tcp://[::1:7940", "expected tcp://<address>:<port> or ipc://<path>"),
+        ("--broker=tcp://*:7940", "not one to connect to"),
         ("--blobs=tcp://*:7701", "expected tcp://<address>:<port>"),
     ],
 )

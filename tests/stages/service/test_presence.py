@@ -73,3 +73,10 @@ def test_a_name_may_hold_the_machine_s(broker: ScriptedBroker) -> None:
     broker.welcome()
     broker.say(Drain())
     end_of(process)
+
+
+def test_an_address_that_is_none_ends_a_process_with_2_and_says_what_is_one() -> None:
+    code, log = end_of(a_process("tcp://127.0.0.1:7940x"))
+    assert code == 2
+    assert "expected tcp://<address>:<port> or ipc://<path>" in log
+    assert "Traceback" not in log

@@ -109,3 +109,11 @@ def test_a_run_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
         shown = tidemill(*command, str(tmp_path / "nothing"))
         assert shown.returncode == 2
         assert "neither a run directory" in shown.stderr
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1", "tcp://127.0.0.1:7940x", "tcp://", "ipc://", "http://127.0.0.1:7940"])
+def test_an_address_that_is_none_is_named_with_what_is_one(address: str) -> None:
+    shown = tidemill("top", address, "--once")
+    assert shown.returncode == 2
+    assert f"'{address}': expected tcp://<address>:<port> or ipc://<path>" in shown.stderr
+    assert len(shown.stderr.splitlines()) == 1
