@@ -118,8 +118,7 @@ class KeyDirectory:
             raise ConfigError(f"keys: {name!r} is no name for a key; use letters, digits, '.', '_' and '-', at most 64")
         if not roles:
             raise ConfigError("keys: a key without a role opens nothing; name at least one --role")
-        for folder in (self.path, self.path / "clients", self.path / "allowed"):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_folders()
         self._check_nobody_else_writes()
         if not self.exists:
             self._new_server()
@@ -130,6 +129,14 @@ class KeyDirectory:
         allowed = Allowed(pair.public, roles)
         _write_new(self.path / "allowed" / f"{name}.pub", allowed)
         return msgspec.structs.replace(allowed, name=name)
+
+    def _make_folders(self) -> None:
+        try:
+            for folder in (self.path, self.path / "clients", self.path / "allowed"):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            why = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+            raise ConfigError(f"{self.path}: no keys can be kept here ({why}); name a folder that may be written in") from None
 
     def _new_server(self) -> None:
         pair = _new_pair()
@@ -191,6 +198,10 @@ def read_pair(file: Path) -> KeyPair:
         mode = file.stat().st_mode
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); keys are made by: tidemill keys new NAME") from None
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{file}: is {'a folder' if stat.S_ISDIR(mode) else 'no file'}; name the file with the secret key, NAME.key")
+    if _is_public(file):
+        raise ConfigError(f"{file}: a public key; name the file with the secret key, NAME.key")
     if mode & OTHERS:
         raise ConfigError(f"{file}: a secret key that others may read (mode {stat.S_IMODE(mode):o}); chmod 600 {file}")
     pair = _read(file, KeyPair)
@@ -229,6 +240,15 @@ def read_server_key(named: str) -> str:
 def _new_pair() -> KeyPair:
     public, secret = zmq.curve_keypair()
     return KeyPair(public.decode(), secret.decode())
+
+
+def _is_public(file: Path) -> bool:
+    """Whether it is a key file without a secret; of a file that cannot be read that is for others to say."""
+    try:
+        named = msgspec.toml.decode(file.read_bytes(), type=dict[str, object])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return False
+    return "public" in named and "secret" not in named
 
 
 def _check_key(file: Path, key: str) -> None:

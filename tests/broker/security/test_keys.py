@@ -150,3 +150,11 @@ def test_loopback_and_ipc_ask_for_keys_only_where_they_are_named(keys: KeyDirect
     monkeypatch.setenv("TIDEMILL_KEYS", str(keys.path))
     assert directory_for("tcp://127.0.0.1:5555", "") is not None
     assert directory_for("ipc:///tmp/x", "") is None
+
+
+def test_what_is_no_secret_key_file_is_named_for_what_it_is_and_its_mode_left_alone(keys: KeyDirectory) -> None:
+    for file, kind in ((keys.path, "is a folder"), (keys.path / "server.pub", "a public key"), (Path("/dev/null"), "is no file")):
+        with pytest.raises(ConfigError, match=kind) as said:
+            client_keys(str(file), str(keys.path / "server.pub"))
+        assert "name the file with the secret key" in str(said.value)
+        assert "chmod" not in str(said.value)

@@ -71,3 +71,13 @@ def test_a_broker_on_all_addresses_is_reached_on_this_machine() -> None:
     assert reachable("tcp://10.0.0.7:5555") == "tcp://10.0.0.7:5555"
     assert reachable("ipc:///tmp/x") == "ipc:///tmp/x"
     check_free("tcp://*:0")
+
+
+def test_where_no_keys_can_be_kept_a_line_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place, why in ((file, "a file is in the way"), (file / "below", "a file is in the way"), (Path("/proc/nope"), "No such file")):
+        made = tidemill("keys", "new", "worker", "--directory", str(place))
+        assert made.returncode == 2
+        assert made.stderr.startswith(f"tidemill: {place}: no keys can be kept here ({why}")
+        assert len(made.stderr.splitlines()) == 1
