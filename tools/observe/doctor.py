@@ -112,6 +112,7 @@ def read_facts(target: Target, patience_s: float) -> RunFacts:
         summary=_json(directory / "summary.json"),
         failure=_json(directory / "failure.json"),
         log_tail=_tail(directory / "logs" / "broker.log"),
+        fixed=((_json(directory / "config.json") or {}).get("broker") or {}).get("endpoint", ""),
     )
 
 

@@ -39,6 +39,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     failure: dict[str, Any] | None = None
     log_tail: str = ""
     """Last line of the broker's log."""
+    fixed: str = ""
+    """The address that the run's configuration gives its broker: always with `tidemill serve`, seldom with `tidemill up`."""
 
 
 def why_silent(facts: RunFacts) -> tuple[Finding, ...]:
@@ -73,11 +75,18 @@ def _process(facts: RunFacts) -> Finding:
         case ProcessLook.GONE:
             said = f"; its last word: {facts.log_tail}" if facts.log_tail else ""
             what = f"the broker (process {facts.pid}) is dead: nobody answers{at}{written}{said}"
-            return _finding("broker_dead", Severity.STALL, what, "go on: tidemill up FILE --name NAME --resume", facts.journal_age_s)
+            return _finding("broker_dead", Severity.STALL, what, _how_to_go_on(facts), facts.journal_age_s)
         case _:
             what = f"the broker does not answer{at} within {seconds(facts.patience_s)}{written}"
             hint = "is it the right endpoint, and does its machine run?" if not facts.directory else "was the run ever started?"
             return _finding("broker_silent", Severity.STALL, what, hint, facts.journal_age_s)
+
+
+def _how_to_go_on(facts: RunFacts) -> str:
+    by_up = "tidemill up FILE --name NAME --resume"
+    if not facts.fixed:
+        return f"go on: {by_up}"
+    return f"go on by the command that began it: the same tidemill serve again (--endpoint {facts.fixed}), or {by_up}"
 
 
 def _finding(rule: str, severity: Severity, what: str, advice: str = "", since_s: float | None = None) -> Finding:
