@@ -45,6 +45,25 @@ def _slots_of(part: str, text: str) -> list[str]:
     return [f"{kind}:{number}" for number in range(first, last + 1)]
 
 
+def check_they_are_here(text: str, cores: Sequence[int], gpus: Sequence[int]) -> None:
+    """Raises ConfigError where `text` is no list of slots, or names a core or GPU that this process may not use."""
+    here = {*(f"{CPU}{number}" for number in cores), *(f"{GPU}{number}" for number in gpus)}
+    missing = [slot for slot in slots_named(text, cores, gpus) if slot not in here]
+    if missing:
+        has = f"the cores {_ranges(cores)} and " + (f"the GPUs {_ranges(gpus)}" if gpus else "no GPU")
+        raise ConfigError(f"--slots {text}: this machine has no {missing[0]}; what may be used here: {has}")
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    return ",".join("-".join(map(str, each)) for each in ranges)
+
+
 def cores_of(slots: Iterable[str], cores: Sequence[int]) -> tuple[int, ...]:
     """The cores to pin to, in order; none for slots that are no cores."""
     numbers = [int(slot.removeprefix(CPU)) for slot in slots if slot.startswith(CPU)]

@@ -1,5 +1,6 @@
 """What `tidemill host` is told: refused in a line where it is wrong, before anything is tried."""
 
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,10 @@ import pytest
     [
         ("--slots=cpu", "'cpu' is no slot"),
         ("--roles=trainer", "no such role as 'trainer'"),
+        ("--roles=", "names no role"),
+        ("--slots=", "'' is no slot"),
+        (f"--slots=cpu:0-{max(os.sched_getaffinity(0)) + 1}", "this machine has no cpu:"),
+        ("--slots=gpu:63", "this machine has no gpu:63"),
         ("--name=a/b", "is no name"),
         ("--broker=tcp://127.0.0.1", "--broker 'tcp://127.0.0.1': expected tcp://<address>:<port> or ipc://<path>"),
         ("--broker=", "--broker '': expected tcp://<address>:<port> or ipc://<path>"),

@@ -4,7 +4,7 @@ import pytest
 
 from schemas.errors import ConfigError
 from stages.host.machine import gpus, visible_for
-from stages.host.slots import cores_of, gpus_of, offered_slots, slots_named
+from stages.host.slots import check_they_are_here, cores_of, gpus_of, offered_slots, slots_named
 
 
 def test_auto_offers_one_slot_for_each_core_that_may_be_used() -> None:
@@ -40,6 +40,24 @@ def test_auto_offers_each_gpu_and_where_there_is_none_each_core() -> None:
 def test_what_is_no_slot_is_refused_with_what_is_one(text: str) -> None:
     with pytest.raises(ConfigError, match="--slots"):
         slots_named(text, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "missing", "has"),
+    [
+        ("gpu:0", "gpu:0", "the cores 0-1,5 and no GPU"),
+        ("cpu:0-99", "cpu:2", "the cores 0-1,5 and no GPU"),
+        ("cpu:0,gpu:0-2", "gpu:2", "the cores 0-1,5 and the GPUs 0-1"),
+    ],
+)
+def test_a_slot_that_the_machine_lacks_is_refused_with_what_it_has(text: str, missing: str, has: str) -> None:
+    with pytest.raises(ConfigError, match=f"this machine has no {missing}; what may be used here: {has}"):
+        check_they_are_here(text, [0, 1, 5], [0, 1] if "GPUs" in has else [])
+
+
+@pytest.mark.parametrize("text", ["auto", "cpu:0-1", "cpu:5,gpu:0-1"])
+def test_slots_that_are_here_pass(text: str) -> None:
+    check_they_are_here(text, [0, 1, 5], [0, 1])
 
 
 def test_a_process_on_gpu_slots_sees_those_alone(monkeypatch: pytest.MonkeyPatch) -> None:
