@@ -37,6 +37,7 @@ from schemas.messages import (
 )  # fmt: skip
 from stages.service.place import this_place
 from stages.service.stage import Delivery, Put, Ready, Stage
+from stages.service.strangers import what_is_at
 
 IDLE_S = 0.5
 """Longest wait in one poll: heartbeats come on time, and so do time-outs inside stages."""
@@ -54,6 +55,10 @@ log = structlog.get_logger()
 
 class NoBrokerError(TidemillError):
     """Nobody was there for longer than this process was told to wait."""
+
+
+class NeverMetError(TidemillError):
+    """As NoBrokerError, and this process has never met one: its address may be wrong."""
 
 
 class HungError(TidemillError):
@@ -116,7 +121,8 @@ class Loop:
     # --- the loop -----------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the broker sends the stage home. Raises BrokerRefusedError where it will not have it, NoBrokerError where none is there."""
+        """Until the broker sends the stage home. Raises BrokerRefusedError where it will not have it, NoBrokerError where none is there
+        any more, NeverMetError where none ever was."""
         self._client.say_hello()
         more = False
         try:
@@ -145,8 +151,13 @@ class Loop:
         before = self._without_broker_s
         self._without_broker_s = 0.0 if self._client.at_home else before + waited_s
         if before <= NO_BROKER_S < self._without_broker_s:
-            log.warning("no_broker_yet", endpoint=self._endpoint, meaning="nobody answers there; it is tried again until somebody does")
+            there = "nobody answers there" if self._welcome is not None else what_is_at(self._endpoint)
+            log.warning("no_broker_yet", endpoint=self._endpoint, meaning=f"{there}; it is tried again until a broker answers")
         if self.patience_s and self._without_broker_s > self.patience_s:
+            if self._welcome is None:
+                there = what_is_at(self._endpoint)
+                waited = f"waited for {self.patience_s:g} s, and {there}; is the address right, and does the broker run?"
+                raise NeverMetError(f"nobody ever answered at {self._endpoint}: {waited}")
             raise NoBrokerError(f"no broker for {self.patience_s:g} s: the run is taken for over")
 
     def _patience(self) -> float:

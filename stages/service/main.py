@@ -1,7 +1,7 @@
 """What every stage's `__main__` calls: arguments, logs, the loop, and the one error boundary of a stage process.
 
-Exit codes: 0 sent home by the broker, or nobody there to do so for `--patience`; 1 a failure that a restart may mend; 2 bad input or
-refused by the broker: a restart would not help; 3 fenced: another process took the name, and its host may take it back by a restart.
+Exit codes: 0 sent home by the broker, or it has been gone for `--patience`; 1 a failure that a restart may mend, no broker ever met; 2 bad
+input or refused by the broker: a restart would not help; 3 fenced: another process took the name, its host may take it back by a restart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.logs import configure_logs
 from schemas.config.broker import check_broker_named
 from schemas.errors import BlobError, BrokerRefusedError, ConfigError, FencedError, ModelError
 from schemas.messages import Welcome
-from stages.service.loop import Loop, NoBrokerError
+from stages.service.loop import Loop, NeverMetError, NoBrokerError
 from stages.service.stage import Stage
 
 EXIT_FENCED = 3
@@ -65,6 +65,9 @@ def _run(stage: Stage, given: argparse.Namespace | None, prepare: Prepare | None
     except NoBrokerError as error:
         log.warning("no_broker", error=str(error))
         return 0
+    except NeverMetError as error:
+        log.error("no_broker", error=str(error))
+        return 1
     except FencedError as error:
         log.error("fenced", error=str(error))
         return EXIT_FENCED
@@ -99,13 +102,20 @@ def _name(given: str) -> str:
     return given.replace("{hostname}", socket.gethostname())
 
 
+def _seconds(given: str) -> float:
+    value = float(given)
+    if not value >= 0.0:
+        raise argparse.ArgumentTypeError(f"{given}: expected seconds, 0 or more")
+    return value
+
+
 def argument_parser(role: str) -> argparse.ArgumentParser:
     """What every process of a run is told on its command line."""
     parser = argparse.ArgumentParser(prog=f"python -m stages.{role.replace('-', '_')}", description=f"One {role} process.")
     parser.add_argument("--broker", required=True, help="the broker's endpoint, such as tcp://127.0.0.1:7700")
     parser.add_argument("--name", default=f"{role}-{socket.gethostname()}-{os.getpid()}", type=_name,
                         help="this process's name in the run; {hostname} in it becomes this machine's")  # fmt: skip
-    parser.add_argument("--patience", type=float, default=0.0, help="seconds without a broker after which it ends; 0: it waits for ever")
+    parser.add_argument("--patience", type=_seconds, default=0.0, help="seconds without a broker after which it ends; 0: it waits for ever")
     parser.add_argument("--key", default="", help=f"file with this client's secret key (else {KEY_VARIABLE})")
     parser.add_argument("--server-key", default="", help=f"the broker's public key, or a file with it (else {SERVER_KEY_VARIABLE})")
     parser.add_argument("--host", default="", help="name of the host agent that starts it")

@@ -51,10 +51,25 @@ def test_the_pulse_begins_with_the_broker_s_answer_to_the_ready_hello(broker: Sc
     assert code == 0, log
 
 
-def test_a_process_that_finds_no_broker_ends_with_0_once_its_patience_is_over(tmp_path: Path) -> None:
+def test_a_process_that_never_meets_a_broker_ends_with_1_once_its_patience_is_over(tmp_path: Path) -> None:
     code, log = end_of(a_process(f"ipc://{tmp_path}/nobody", "--patience", "0.5"))
-    assert code == 0
-    assert "no broker for 0.5 s" in log
+    assert code == 1
+    assert f"nobody ever answered at ipc://{tmp_path}/nobody: waited for 0.5 s, and nobody answers there" in log
+
+
+def test_who_listens_and_is_no_broker_is_told_from_nobody() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        endpoint = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
+        code, log = end_of(a_process(endpoint, "--patience", "0.5"))
+    assert code == 1
+    assert f"nobody ever answered at {endpoint}" in log
+    assert "something listens there, but it is no broker" in log
+
+
+def test_less_than_no_patience_is_bad_input(tmp_path: Path) -> None:
+    code, log = end_of(a_process(f"ipc://{tmp_path}/nobody", "--patience=-1"))
+    assert code == 2
+    assert "expected seconds, 0 or more" in log
 
 
 def test_a_process_whose_broker_has_gone_ends_once_its_patience_is_over(tmp_path: Path) -> None:
