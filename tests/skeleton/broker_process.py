@@ -58,6 +58,15 @@ class BrokerProcess:
         self._popen.kill()
         self._popen.wait()
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It stands still, and lives."""
+        self._popen.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._popen.send_signal(signal.SIGCONT)
+
     def terminate(self) -> None:
         self._popen.send_signal(signal.SIGTERM)
 
