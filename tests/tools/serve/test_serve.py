@@ -92,6 +92,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
+LONG = ("--set", "schedule.steps=60")
+"""A run that is still there when a signal has arrived, on a quick machine too."""
+
+
 def read_summary(run: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads((run / "summary.json").read_text())
     return found
@@ -125,14 +129,14 @@ def test_a_run_that_is_over_is_not_served_again(bench: Bench) -> None:
 
 
 def test_sigterm_leaves_the_run_and_the_same_command_goes_on_with_it(bench: Bench) -> None:
-    serving = bench.serve()
+    serving = bench.serve(*LONG)
     with a_crew(bench.endpoint) as crew:
         crew.wait_for_answers(8)
         serving.send_signal(signal.SIGTERM)
         code, said = bench.end_of(serving)
         assert code == 143, said
         assert "the same command goes on with it" in said
-        serving = bench.serve()
+        serving = bench.serve(*LONG)
         crew.wait_until_home()
         assert bench.end_of(serving)[0] == 0, bench.said()
     (run,) = bench.runs
@@ -143,7 +147,7 @@ def test_sigterm_leaves_the_run_and_the_same_command_goes_on_with_it(bench: Benc
 
 @pytest.mark.parametrize("victim", ["serve", "broker"])
 def test_a_crash_ends_both_processes_and_not_the_run(bench: Bench, victim: str) -> None:
-    serving = bench.serve()
+    serving = bench.serve(*LONG)
     with a_crew(bench.endpoint) as crew:
         crew.wait_for_answers(8)
         (run,) = bench.runs
@@ -152,7 +156,7 @@ def test_a_crash_ends_both_processes_and_not_the_run(bench: Bench, victim: str) 
         code, said = bench.end_of(serving)
         assert code == (-9 if victim == "serve" else 1), said
         until(lambda: not Path(f"/proc/{broker}").exists(), "the broker is gone")
-        serving = bench.serve()
+        serving = bench.serve(*LONG)
         crew.wait_until_home()
         assert bench.end_of(serving)[0] == 0, bench.said()
     assert bench.runs == [run]
