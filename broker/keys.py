@@ -17,6 +17,7 @@ import msgspec
 import zmq
 from msgspec import Struct
 
+from broker.journal.files import DiskFiles
 from schemas.config.broker import is_routable
 from schemas.edges import Role
 from schemas.errors import ConfigError
@@ -151,7 +152,7 @@ class KeyDirectory:
             raise ConfigError(f"keys: no key {name!r} in {self.path}; there are: {known}")
         (self.path / "allowed" / f"{name}.pub").unlink()
         self.client_file(name).unlink(missing_ok=True)
-        _sync(self.path / "allowed")
+        DiskFiles().sync_directory(self.path / "allowed")
 
     def allowed(self) -> tuple[list[Allowed], list[str]]:
         """The allow-list, and what is wrong with files that are therefore not on it. No directory allows nobody."""
@@ -279,17 +280,9 @@ def _write_new(file: Path, what: Struct, *, secret: bool = False) -> None:
         raise ConfigError(f"{file}: is there already, and is not written over; move it away first") from None
     finally:
         written.unlink()
-    _sync(file.parent)
+    DiskFiles().sync_directory(file.parent)
 
 
 def _toml(what: Struct) -> bytes:
     values = msgspec.to_builtins(what)
     return "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in values.items()).encode()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import structlog
 
+from broker.journal.files import DiskFiles
 from schemas.errors import BlobError
 from schemas.records import BlobInfo
 from stages.blobs.outline import check_names, tree_digest
@@ -143,7 +144,7 @@ class Cache:
         os.fsync(descriptor)
         target = self.directory / "blobs" / digest
         self.partial(digest).rename(target)
-        _sync(target.parent)
+        DiskFiles().sync_directory(target.parent)
         return target
 
     def adopt(self, file: Path, digest: str, size: int) -> Path:
@@ -158,7 +159,7 @@ class Cache:
                 os.close(descriptor)
             target = self.directory / "blobs" / digest
             file.rename(target)
-            _sync(target.parent)
+            DiskFiles().sync_directory(target.parent)
             return target
 
     def make_tree(self, files: Sequence[BlobInfo]) -> Path:
@@ -170,12 +171,12 @@ class Cache:
         try:
             for info in files:
                 os.link(self.directory / "blobs" / info.digest, aside / info.name)
-            _sync(aside)
+            DiskFiles().sync_directory(aside)
             with contextlib.suppress(OSError):  # another process was quicker, with the same files
                 aside.rename(target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        _sync(target.parent)
+        DiskFiles().sync_directory(target.parent)
         return target
 
     # --- the quota ----------------------------------------------------------------------------------------------------------
@@ -256,11 +257,3 @@ def _touched(path: Path) -> Path | None:
     except FileNotFoundError:
         return None
     return path
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
