@@ -7,7 +7,6 @@ bad input. SIGTERM ends the run; with `--leave-on-sigterm` only the process, wit
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -28,7 +27,7 @@ from broker.keys import directory_for
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
 from broker.pulse import Pulse
-from broker.reports import Reports
+from broker.reports import Reports, write_text
 from broker.status import failure, phase_word, status, summary
 from broker.transport import Transport
 from broker.tuning import tune
@@ -80,8 +79,8 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str, *, leave_o
     driver = Driver(journal, transport, reports, started, commit_batch=broker["commit_batch"], accept_loss=broker["accept_loss"])
     page = _metrics_page(driver, journal, broker)
     tune()
-    (run_directory / "broker.pid").write_text(f"{os.getpid()}\n")
-    (run_directory / "endpoint").write_text(transport.endpoint)
+    write_text(run_directory / "broker.pid", f"{os.getpid()}\n")
+    write_text(run_directory / "endpoint", transport.endpoint)
     _keep_config(run_directory, config)
     signal.signal(signal.SIGTERM, lambda *_: driver.leave() if leave_on_sigterm else driver.stop("signal"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -100,8 +99,8 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str, *, leave_o
 
 def _keep_config(run_directory: Path, config: dict[str, Any]) -> None:
     """A run directory is complete; by this file a host knows, too, that the directory is on its machine."""
-    with contextlib.suppress(FileExistsError), (run_directory / "config.json").open("x", encoding="utf-8") as file:
-        json.dump(config, file, indent=2)
+    if not (run_directory / "config.json").exists():
+        write_text(run_directory / "config.json", json.dumps(config, indent=2))
 
 
 def _metrics_page(driver: Driver, journal: Journal, broker: dict[str, Any]) -> MetricsPage | None:

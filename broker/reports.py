@@ -89,7 +89,12 @@ def _plain(value: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all: a reader never sees half a file."""
+    """As `write_text`; infinities and what is no number become null."""
+    write_text(path, json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half a file, nor an empty one."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)

@@ -59,7 +59,7 @@ def test_stages_by_their_own_commands_train_on_hosts_of_their_own(lan: Lan) -> N
 
 def test_a_host_cut_off_for_half_a_minute_is_stood_in_for_and_comes_back(lan: Lan) -> None:
     """Its work goes to the other host; healed, it stops what was moved away from it, and the run ends on both."""
-    training = Training(lan, 2, "schedule.steps=14", "stages.rollout.replicas=2", *SMALL)
+    training = Training(lan, 2, "schedule.steps=45", "stages.rollout.replicas=2", *SMALL)  # far longer than the line is cut
     for name in ("one", "two"):
         lan.law(name, FAR)
     training.begin()
@@ -72,6 +72,7 @@ def test_a_host_cut_off_for_half_a_minute_is_stood_in_for_and_comes_back(lan: La
         training.wait_for_note("client_lost", client=name)
     time.sleep(PARTITION_S / 2)
     lan.heal("one")
+    training.wait_for_note("client_ready", client="one", times=2)
     training.check_the_end()
     moved = training.notes("process_moved")
     assert moved
@@ -79,7 +80,7 @@ def test_a_host_cut_off_for_half_a_minute_is_stood_in_for_and_comes_back(lan: La
 
 
 def test_the_only_host_of_a_role_is_waited_for_while_its_line_is_cut(lan: Lan) -> None:
-    training = Training(lan, 1, "schedule.steps=6", *SMALL)
+    training = Training(lan, 1, "schedule.steps=8", *SMALL)
     lan.law("one", FAR)
     training.begin()
     training.wait_for_step(2)

@@ -87,9 +87,11 @@ class Training:
         until(lambda: self.steps >= step or not serve.at_work, f"step {step} is committed", self.story, PATIENCE_S)
         assert self.steps >= step, self.story()
 
-    def wait_for_note(self, event: str, **fields: object) -> None:
-        what = f"{event} {fields}"
-        until(lambda: any(fields.items() <= note.items() for note in self.notes(event)), what, self.story, PATIENCE_S)
+    def wait_for_note(self, event: str, times: int = 1, **fields: object) -> None:
+        """The broker has noted it so often; fails at once where the run is over without."""
+        serve, told = self.head.named("serve"), lambda: sum(fields.items() <= note.items() for note in self.notes(event))
+        until(lambda: not serve.at_work or told() >= times, f"{event} {fields}", self.story, PATIENCE_S)
+        assert told() >= times, f"the run was over before {event} {fields}: {self.story()}"
 
     def notes(self, event: str) -> list[dict[str, Any]]:
         """Lines of the broker's log about `event`, oldest first."""
