@@ -8,6 +8,7 @@ one has ended. Does not know why they are started or what an exit means. Main th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -27,6 +28,23 @@ EXIT_NOT_STARTED = 127
 
 NOTHING: Mapping[str, str] = {}
 
+MEND = {
+    errno.EAGAIN: "this user may have no more processes here: end some, or raise the limit (ulimit -u; a container's pids limit)",
+    errno.ENOMEM: "this machine has no memory left: end something, or take smaller settings",
+    errno.EMFILE: "this process may open no more files: raise the limit (ulimit -n)",
+    errno.ENOSPC: "the disk is full: free space there",
+    errno.EACCES: "this user may not do that there: see who owns it, and its mode",
+    errno.EROFS: "what is mounted there is read only",
+}
+"""What to do about a process that cannot be started, where the system's word for it does not say so."""
+
+
+def why_not_started(error: OSError) -> str:
+    """What the system said, of what, and what to do about it: of an error that `Children.start` raised."""
+    said = error.strerror or str(error)
+    of = f"{said}: {error.filename}" if error.filename else said
+    return f"{of}; {MEND[error.errno]}" if error.errno in MEND else of
+
 
 @dataclass
 class Child:
@@ -42,7 +60,6 @@ class Children:
     """See the module. Names are unique among the living."""
 
     def __init__(self, logs: Path) -> None:
-        logs.mkdir(parents=True, exist_ok=True)
         self.logs = logs
         self._living: dict[str, Child] = {}
         self._log_starts: dict[str, int] = {}
@@ -65,6 +82,7 @@ class Children:
         Pinned to `cores`; none: wherever this process may run. `first`: what it reads first; its input then stays open for `say`. Raises
         OSError where it cannot be started.
         """
+        self.logs.mkdir(exist_ok=True)  # without parents: a run directory that was deleted is not made again
         log_path = self.log_path(name)
         with log_path.open("ab") as log:
             self._log_starts[name] = log.tell()

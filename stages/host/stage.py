@@ -28,7 +28,7 @@ from schemas.messages import BrokerMessage, Drain, Peers, ProcessExited, StartPr
 from stages.blobs.cache import DIRECTORY_VARIABLE, Cache
 from stages.blobs.serving import Serving, serve
 from stages.host.alarm import Alarm
-from stages.host.children import EXIT_NOT_STARTED, Children
+from stages.host.children import EXIT_NOT_STARTED, Children, why_not_started
 from stages.host.core import Act, Kill, Report, Roster, Spawn, Terminate
 from stages.host.machine import cores, gpus, visible_for
 from stages.host.options import HostOptions
@@ -192,7 +192,7 @@ class Host:
             command = self._command(act.name, act.role)
             pid = self._children.start(act.name, command, cores_of(act.slots, self._cores), visible_for(gpus_of(act.slots)))
         except OSError as error:
-            log.error("process could not be started", process=act.name, error=str(error))
+            log.error("process could not be started", process=act.name, error=why_not_started(error))
             self._perform(self._roster.exited(act.name, EXIT_NOT_STARTED, time.monotonic()))
             return
         self._roster.spawned(act.name, pid)

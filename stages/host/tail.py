@@ -13,9 +13,9 @@ TAIL_LINES = 20
 def last_lines(log: Path, start: int = 0) -> tuple[str, ...]:
     """The last lines that stand at or after byte `start`.
 
-    None where there is no such file. Bytes that are no text are replaced.
+    None where there is no such file, or it cannot be read. Bytes that are no text are replaced.
     """
-    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+    with contextlib.suppress(OSError), log.open("rb") as file:
         size = file.seek(0, 2)
         begin = max(start, size - TAIL_BYTES)
         file.seek(begin)

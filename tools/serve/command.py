@@ -1,12 +1,13 @@
 """`tidemill serve FILE`: checks the pipeline, makes its run directory or goes on with it, and serves it until it ends.
 
 The stages are started by somebody else: one container each, one service of an init system each, by hand. Exit codes: 0 the run is over;
-1 it failed, or its broker crashed; 2 bad input; 143 a signal ended this command and not the run.
+1 it failed, its broker crashed, or could not be started; 2 bad input; 143 a signal ended this command and not the run.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from schemas.errors import ConfigError
 from stages.host.core import EXIT_BAD_INPUT
 from tools.keys.local import hand_down
 from tools.serve.choosing import FAILED, choose
-from tools.serve.keeper import BROKER, Keeper
+from tools.serve.keeper import BROKER, Keeper, NotStartedError
 from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, with_name
 from tools.up.ending import RunFailure, failure_text, readable, summary_page
 from tools.up.endpoint import check_free, check_metrics_port
@@ -48,7 +49,12 @@ def serve(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
         forget_the_end(directory)
         console.print(f"run {directory.name} in {directory}; stages come to {config.broker.endpoint}")
         keeper = Keeper(directory, config.broker.endpoint, _view(console, config), keys)
-        return _say_the_end(keeper.run(), directory, keeper, console)
+        try:
+            code = keeper.run()
+        except NotStartedError as error:
+            print(f"tidemill: run {directory.name}: {error}; then give the same command again", file=sys.stderr)
+            return EXIT_FAILED
+        return _say_the_end(code, directory, keeper, console)
 
 
 def _new(config: PipelineConfig) -> Path:

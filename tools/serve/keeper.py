@@ -17,8 +17,8 @@ from pathlib import Path
 import zmq
 
 from broker.keys import ClientKeys
-from schemas.errors import WireError
-from stages.host.children import Children
+from schemas.errors import TidemillError, WireError
+from stages.host.children import Children, why_not_started
 from tools.up.directory import CONFIG
 from tools.up.endpoint import reachable
 from tools.up.link import BrokerLink
@@ -40,6 +40,10 @@ def broker_command(directory: Path, endpoint: str) -> Sequence[str]:
     return (sys.executable, "-P", "-m", "broker", *places, "--leave-on-sigterm")
 
 
+class NotStartedError(TidemillError):
+    """This machine would not start the broker: what it said, and what to do."""
+
+
 class Keeper:
     """See the module."""
 
@@ -55,10 +59,10 @@ class Keeper:
         """The last step that the broker told of."""
 
     def run(self) -> int:
-        """The broker's exit code; -9 where signal 9 ended it."""
+        """The broker's exit code; -9 where signal 9 ended it. Raises NotStartedError."""
         try:
             with self._signals_caught():
-                self._children.start(BROKER, self._command)
+                self._start()
                 return self._attend()
         finally:
             self._children.close()
@@ -67,6 +71,12 @@ class Keeper:
     def last_lines(self) -> tuple[str, ...]:
         """The end of the broker's log."""
         return self._children.last_lines(BROKER)
+
+    def _start(self) -> None:
+        try:
+            self._children.start(BROKER, self._command)
+        except OSError as error:
+            raise NotStartedError(f"the {BROKER} cannot be started: {why_not_started(error)}") from error
 
     def _attend(self) -> int:
         poller = zmq.Poller()

@@ -49,6 +49,9 @@ def new_run_directory(config: PipelineConfig) -> Path:
     path = Path(config.run.directory) / config.run.name
     try:
         path.mkdir(parents=True)
+        (path / "logs").mkdir()
+        (path / CONFIG).write_text(json.dumps(_plain(config), indent=2) + "\n", encoding="utf-8")
+        shutil.copyfile(LOCK_FILE, path / SCHEMA_LOCK)
     except FileExistsError:
         raise ConfigError(
             f"run {config.run.name!r}: {path} exists already, and a run directory is never reused; "
@@ -56,9 +59,6 @@ def new_run_directory(config: PipelineConfig) -> Path:
         ) from None
     except OSError as error:
         raise ConfigError(f"run.directory: {path} cannot be made: {error.strerror}") from None
-    (path / "logs").mkdir()
-    (path / CONFIG).write_text(json.dumps(_plain(config), indent=2) + "\n", encoding="utf-8")
-    shutil.copyfile(LOCK_FILE, path / SCHEMA_LOCK)
     return path
 
 
@@ -81,9 +81,12 @@ def run_directory_to_resume(config: PipelineConfig) -> Path:
 
 
 def forget_the_end(path: Path) -> None:
-    """A run that goes on has no end yet: takes the summary, and the failure, of its first part away."""
-    (path / SUMMARY).unlink(missing_ok=True)
-    (path / FAILURE).unlink(missing_ok=True)
+    """A run that goes on has no end yet: takes the summary, and the failure, of its first part away. Raises ConfigError."""
+    for name in (SUMMARY, FAILURE):
+        try:
+            (path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise _unusable(path / name, error) from error
 
 
 def how_it_ended(path: Path) -> str:
@@ -118,10 +121,18 @@ def _plain(config: PipelineConfig) -> dict[str, Any]:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keeps every other `tidemill up` out of the run directory. Raises ConfigError where one is at work."""
-    with (path / UP_LOCK).open("ab") as lock:
+    """Keeps every other `tidemill up` out of the run directory. Raises ConfigError where one is at work, or nothing can be written."""
+    try:
+        file = (path / UP_LOCK).open("ab")
+    except OSError as error:
+        raise _unusable(path / UP_LOCK, error) from error
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"{path}: another `tidemill up` runs it at this moment") from None
         yield
+
+
+def _unusable(file: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{file}: {error.strerror}; a run is gone on with by a user who may write there")

@@ -22,7 +22,7 @@ import zmq
 
 from broker.keys import ClientKeys
 from schemas.errors import WireError
-from stages.host.children import Children
+from stages.host.children import Children, why_not_started
 from stages.host.tether import PULSE_S
 from tools.up.directory import CONFIG, FAILURE
 from tools.up.endpoint import reachable
@@ -176,7 +176,7 @@ class Supervisor:
                     try:
                         self._start(order.name)
                     except OSError as error:
-                        return Finish(Outcome.FAILED, order.name, f"cannot be started: {error.strerror}: {error.filename}")
+                        return Finish(Outcome.FAILED, order.name, f"cannot be started: {why_not_started(error)}")
         return None
 
     def _start(self, name: str) -> None:

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from schemas.config import load_config
 from schemas.edges import STAGES, Role
 from tests.skeleton.broker_process import HOUSE
 from tests.skeleton.config import PIPELINE
 from tests.skeleton.crew import a_crew
 from tests.skeleton.waiting import until
 from tests.tools.observe.stalls import FailingReward
+from tools.up.directory import new_run_directory
 
 NAMES = {
     "tests.nowhere:Environment": "stages.env.calculator:Calculator",
@@ -223,3 +225,27 @@ def test_two_commands_do_not_serve_one_run(bench: Bench) -> None:
     other = bench.tidemill("serve", "pipeline.toml", "--endpoint", f"{bench.endpoint}-2", "--name", "first")
     assert other.returncode == 2
     assert "first" in other.stderr
+
+
+def test_a_broker_that_cannot_be_started_is_one_line_with_what_to_do(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bench.folder)
+    config = load_config(bench.folder / "pipeline.toml", [f'broker.endpoint="{bench.endpoint}"', 'run.name="first"'])
+    logs = new_run_directory(config) / "logs"
+    logs.rmdir()
+    logs.write_text("in the way")
+    ended = bench.tidemill("serve", "pipeline.toml", "--endpoint", bench.endpoint, "--name", "first")
+    assert ended.returncode == 1, ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert re.match(
+        r"tidemill: run first: the broker cannot be started: File exists: .*/first/logs; then give the same command again", line
+    )
+
+
+def test_a_run_that_this_user_may_not_write_in_is_bad_input(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bench.folder)
+    config = load_config(bench.folder / "pipeline.toml", [f'broker.endpoint="{bench.endpoint}"', 'run.name="first"'])
+    (new_run_directory(config) / "up.lock").mkdir()
+    ended = bench.tidemill("serve", "pipeline.toml", "--endpoint", bench.endpoint, "--name", "first")
+    assert ended.returncode == 2, ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert "first/up.lock: Is a directory" in line

@@ -202,6 +202,15 @@ def test_a_line_that_cannot_be_started_ends_the_run_by_its_name(rig: Rig) -> Non
     assert_nothing_is_left(watcher)
 
 
+def test_a_log_folder_that_cannot_be_written_fails_the_run_with_the_place(rig: Rig) -> None:
+    (rig.directory / "logs").write_text("in the way")
+    supervisor = Supervisor(rig.directory, rig.endpoint, rig.commands("wait"), Watch(RestartPolicy()), Watcher())
+    finish = supervisor.run()
+    assert (finish.outcome, finish.blamed) == (Outcome.FAILED, "broker")
+    assert finish.reason == f"cannot be started: File exists: {rig.directory}/logs"
+    assert supervisor.last_lines("broker") == ()
+
+
 def test_kill_9_of_tidemill_up_leaves_no_process(rig: Rig) -> None:
     code = (
         "import os\n"
