@@ -225,10 +225,10 @@ def inspect(
     run: Recorded,
     queue: Annotated[str, typer.Option(metavar="QUEUE", help="Only records of this queue.")] = "",
     stage: Annotated[str, typer.Option(metavar="STAGE", help="Only records that this stage takes or puts.")] = "",
-    group: Annotated[int | None, typer.Option(help="Only records of this group.")] = None,
+    group: Annotated[int | None, typer.Option(min=0, help="Only records of this group.")] = None,
     session: Annotated[str, typer.Option(metavar="TICKET[.ATTEMPT]", help="Only records of this session.")] = "",
-    step: Annotated[int | None, typer.Option(help="Only records that this optimizer step trained, and the version it made.")] = None,
-    version: Annotated[int | None, typer.Option(help="Only records with tokens of this version.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Only records that this step trained, and the version it made.")] = None,
+    version: Annotated[int | None, typer.Option(min=0, help="Only records with tokens of this version.")] = None,
     reward: Annotated[str, typer.Option(metavar="COMPARISON", help="Only records with such a reward: '<0.5', '>=1', '0'.")] = "",
     failed: Annotated[bool, typer.Option("--failed", help="List what failed, and why.")] = False,
     begin: Annotated[float | None, typer.Option("--from", metavar="SECONDS", help="From this second of the run on.")] = None,
@@ -240,8 +240,9 @@ def inspect(
 ) -> None:
     """Look into what a run recorded: its queues; with a filter, their records; or one record, or one episode."""
     from tools.records.command import run_inspect
-    from tools.records.selection import Selection, reward_of, session_of
+    from tools.records.selection import Selection, check_times, reward_of, session_of
 
+    check_times(begin, end)
     wanted = Selection(
         queue=queue or None, stage=stage or None, group=group, session=session_of(session) if session else None, step=step,
         version=version, reward=reward_of(reward) if reward else None, failed=failed, begin=begin, end=end,
@@ -311,8 +312,10 @@ def whatif(
     as_json: Json = False,
 ) -> None:
     """Ask another policy, or other constants, at every decision of a recorded run; print those that differ."""
+    from tools.records.selection import check_times
     from tools.replay.whatif import Asked, run_whatif
 
+    check_times(begin, end)
     asked = Asked(run=run, policies=policies or (), overrides=overrides or (), begin=begin, end=end, as_json=as_json)
     raise typer.Exit(run_whatif(asked))
 

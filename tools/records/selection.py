@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -56,11 +57,20 @@ def reward_of(text: str) -> tuple[str, float]:
     """`<0.5`, `>=1`, `0`. Raises ConfigError."""
     found = REWARD.fullmatch(text)
     try:
-        if found is not None:
-            return found[1] or "=", float(found[2])
+        if found is not None and not math.isnan(value := float(found[2])):
+            return found[1] or "=", value
     except ValueError:
         pass
     raise ConfigError(f"reward {text!r}: a comparison is wanted, such as '<0.5', '>=1' or '0'")
+
+
+def check_times(begin: float | None, end: float | None) -> None:
+    """Of `--from` and `--to`. Raises ConfigError for what is no stretch of a run."""
+    for option, seconds in (("--from", begin), ("--to", end)):
+        if seconds is not None and not 0.0 <= seconds < math.inf:
+            raise ConfigError(f"{option} {seconds:g}: seconds since the run's beginning are wanted, 0 or more")
+    if begin is not None and end is not None and begin > end:
+        raise ConfigError(f"--from {begin:g} --to {end:g}: nothing lies between; give the earlier second to --from")
 
 
 def queues_of_stage(stage: str) -> list[str]:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from schemas.errors import ConfigError
 from schemas.header import Header
+from tools.records.selection import check_times
 
 KINDS = ("ticket", "session", "group", "step", "version")
 
@@ -57,7 +58,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 def wanted_of(only: str, begin: float | None, end: float | None) -> Wanted:
-    """Raises ConfigError for an id that is none."""
+    """Raises ConfigError for an id that is none, and for times that are none of a run."""
+    check_times(begin, end)
     if not only:
         return Wanted(begin=begin, end=end)
     kind, colon, rest = only.partition(":")
