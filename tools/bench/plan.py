@@ -9,7 +9,7 @@ from msgspec import Struct
 from tools.bench.compare import System
 from tools.bench.load import Load
 from tools.bench.processes import Crew
-from tools.bench.systems import nats, rabbitmq, redis, tidemill
+from tools.bench.systems import nats, rabbitmq, redis, tidemill, zeromq
 
 KB, MB = 1024, 1 << 20
 
@@ -30,6 +30,7 @@ SYSTEMS: dict[str, SystemKind] = {
     "rabbitmq_quorum": SystemKind(make=rabbitmq.Server, missing=rabbitmq.Server.missing),
     "nats_always": SystemKind(make=nats.Server, missing=nats.Server.missing),
     "no_journal": SystemKind(make=tidemill.WithoutJournal, missing=tidemill.Server.missing),
+    "bare_zeromq": SystemKind(make=zeromq.Server, missing=zeromq.Server.missing),
 }
 """By the name under which their ratios are written."""
 

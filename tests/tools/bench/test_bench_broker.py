@@ -50,7 +50,8 @@ def test_every_row_says_how_it_is_measured() -> None:
 
 
 def test_every_floor_belongs_to_a_ratio_that_is_measured() -> None:
-    assert set(TARGETS) == {f"{name}_{row}" for name in SYSTEMS for row in ("20kb", "200b_x16") if name != "redis_always_pipelined"}
+    without_floor = {"redis_always_pipelined", "bare_zeromq"}
+    assert set(TARGETS) == {f"{name}_{row}" for name in SYSTEMS for row in ("20kb", "200b_x16") if name not in without_floor}
 
 
 def test_a_message_that_is_missing_ends_the_run() -> None:
@@ -89,6 +90,11 @@ def test_ratios_against_the_broker_without_journal_stand_under_their_names() -> 
     assert set(found["ratios"]) == {"no_journal_20kb", "no_journal_200b_x16"}
     assert found["rows"]["20kb"]["systems"]["tidemill"]["messages"]["median"] == 40
     assert {"cores", "load_average", "filesystem", "loop_slowdown"} <= set(found["machine"])
+
+
+def test_all_messages_go_through_bare_zeromq_too() -> None:
+    found = measured(a_tiny_plan("20kb", "200b_x16", against=("bare_zeromq",)))
+    assert {found["rows"][row]["systems"]["bare_zeromq"]["messages"]["median"] for row in ("20kb", "200b_x16")} == {40}
 
 
 @pytest.mark.parametrize("name", ["redis_always", "redis_always_pipelined"])
