@@ -55,7 +55,7 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
     ended = evaluation.scored + evaluation.failed
     return {
         "version": evaluation.version, "problems": evaluation.problems, "scored": ended, "done": evaluation.ended_at is not None,
-        "accuracy": evaluations.accuracy(evaluation) if ended else None, "measure": evaluations.measure(evaluation),
+        "failed": evaluation.failed, "accuracy": evaluations.accuracy(evaluation), "measure": evaluations.measure(evaluation),
     }  # fmt: skip
 
 
@@ -114,6 +114,7 @@ def summary(state: State, now: float) -> dict[str, Any]:
         "pipeline": state.settings.pipeline, "seed": state.settings.seed, "ended": _ended(state), "wall_seconds": now - state.started_at,
         "accuracy_before": evaluations.accuracy(before) if before else None,
         "accuracy_after": evaluations.accuracy(after) if after else None,
+        "evaluation_failed_before": before.failed if before else None, "evaluation_failed_after": after.failed if after else None,
         "evaluation_measure": "mean reward" if any(e.graded for e in state.evaluations) else "accuracy",
         "evaluation_problems": state.settings.evaluation_problems, "train_seconds": trained, "steps": state.trainer.step,
         "steps_asked": state.settings.steps, "goodput_tokens_per_second": goodput(state), "trained_tokens": state.ledger.trained_tokens,

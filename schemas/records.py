@@ -140,8 +140,8 @@ class Sample(Record, frozen=True, kw_only=True, tag="sample"):
     kv_spans: tuple[VersionSpan, ...]
     truncated: bool = False
     near_ties: int = 0
-    tool_calls: float = 0.0
-    """`outcome["tool_calls"]` where the environment reports it; shown, never trained on."""
+    tool_calls: float | None = None
+    """`outcome["tool_calls"]` where the environment reports it, None where not; shown, never trained on."""
     temperature: float = 1.0
     """Of the behaviour distribution; the trainer recomputes log-probs under it."""
     tokens: Array

@@ -70,7 +70,10 @@ def _close_member(crank: Crank, evaluation: Evaluation, ticket: Ticket) -> None:
     if not evaluation.open and evaluation.issued == evaluation.problems:
         evaluation.ended_at = crank.now
         crank.offer_due = crank.plan_due = True
-        crank.note("evaluation_done", version=evaluation.version, accuracy=accuracy(evaluation), problems=evaluation.problems)
+        measured = accuracy(evaluation)
+        found = {} if measured is None else {"accuracy": measured}
+        counts = {"problems": evaluation.problems, "failed": evaluation.failed}
+        crank.note("evaluation_done", version=evaluation.version, **found, **counts)
 
 
 def measure(evaluation: Evaluation) -> str:
@@ -78,7 +81,8 @@ def measure(evaluation: Evaluation) -> str:
     return "mean reward" if evaluation.graded else "accuracy"
 
 
-def accuracy(evaluation: Evaluation) -> float:
-    """Mean reward over the problems that have ended; failed ones count 0. NaN before the first. See `measure`."""
-    ended = evaluation.scored + evaluation.failed
-    return evaluation.reward_sum / ended if ended else float("nan")
+def accuracy(evaluation: Evaluation) -> float | None:
+    """Mean reward over the problems that have ended; failed ones count 0. None where none has a reward: that measures no policy."""
+    if not evaluation.scored:
+        return None
+    return evaluation.reward_sum / (evaluation.scored + evaluation.failed)

@@ -221,9 +221,9 @@ def sample_of(episode: Episode, reward: float, parts: dict[str, float], temperat
     )
 
 
-def number_in(outcome: Mapping[str, Any], name: str) -> float:
-    """`outcome[name]` where it is a finite number, else 0."""
+def number_in(outcome: Mapping[str, Any], name: str) -> float | None:
+    """`outcome[name]` where it is a finite number, else None."""
     value = outcome.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if math.isfinite(value) else 0.0
+        return None
+    return float(value) if math.isfinite(value) else None

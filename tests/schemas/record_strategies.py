@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import typing
 from typing import Any
 
@@ -17,6 +18,7 @@ JSON = st.recursive(
 )
 SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(0, 2**64 - 1), float: st.floats(allow_nan=False), str: TEXT, bool: st.booleans(), Any: JSON,
+    type(None): st.none(),
 }  # fmt: skip
 
 
@@ -30,6 +32,8 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
     if kind in SIMPLE:
         return SIMPLE[kind]
     arguments = typing.get_args(kind)
+    if isinstance(kind, types.UnionType):
+        return st.one_of(*map(of_type, arguments))
     if typing.get_origin(kind) is dict:
         return st.dictionaries(of_type(arguments[0]), of_type(arguments[1]), max_size=3)
     if typing.get_origin(kind) is tuple and arguments[-1] is Ellipsis:

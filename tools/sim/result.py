@@ -20,7 +20,7 @@ class Evaluated(Struct, frozen=True):
 
     version: int
     problems: int
-    accuracy: float
+    accuracy: float | None
     seconds: float
 
 

@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tools.up.facts import clock, ledger_line
+from tools.up.facts import all_failed, clock, ledger_line
 from tools.up.snapshot import LedgerRow
 
 SHOWN_LINES = 10
@@ -66,11 +66,7 @@ def summary_page(summary: dict[str, Any], directory: Path) -> RenderableType:
 def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values of what the summary holds, in the order of interest."""
     rows: list[tuple[str, str]] = []
-    before, after = summary.get("accuracy_before"), summary.get("accuracy_after")
-    problems = summary.get("evaluation_problems")
-    if before is not None or after is not None:
-        held_out = f" on {problems} held-out problems" if problems else ""
-        rows.append((summary.get("evaluation_measure", "accuracy"), f"{_share(before)} before, {_share(after)} after{held_out}"))
+    rows += _evaluated(summary)
     rows += [("steps", str(summary["steps"]))] if "steps" in summary else []
     times = (("training", "train_seconds"), ("wall time", "wall_seconds"))
     rows += [(name, clock(summary[key])) for name, key in times if summary.get(key) is not None]
@@ -81,8 +77,22 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _share(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3f}"
+def _evaluated(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Both evaluations; none where there was none, or nothing is known of either."""
+    ends = {end: (summary.get(f"accuracy_{end}"), summary.get(f"evaluation_failed_{end}")) for end in ("before", "after")}
+    problems = summary.get("evaluation_problems") or 0
+    if all(value is None and not failed for value, failed in ends.values()):
+        return []
+    held_out = f" on {problems} held-out problems" if any(value is not None for value, _ in ends.values()) and problems else ""
+    parts = [_share(end, value, failed, problems) for end, (value, failed) in ends.items()]
+    return [(summary.get("evaluation_measure", "accuracy"), ", ".join(parts) + held_out)]
+
+
+def _share(end: str, value: float | None, failed: int | None, problems: int) -> str:
+    """An evaluation of which all failed has measured nothing: that is no 0."""
+    if value is not None:
+        return f"{value:.3f} {end}" + (f" ({failed} failed)" if failed else "")
+    return f"not measured {end} ({all_failed(problems)})" if failed else f"unknown {end}"
 
 
 def _ledger(ledger: dict[str, Any]) -> str:

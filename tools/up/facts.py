@@ -17,8 +17,9 @@ EMPTY = "0+0"
 def facts(snapshot: Snapshot, left_s: float | None) -> list[tuple[str, str]]:
     """Names and values, the most important first; what is not known yet is left out."""
     known = [(label, form.format(snapshot.metrics[key])) for label, key, form in METRICS if key in snapshot.metrics]
-    if snapshot.accuracy is not None:
-        known.append((snapshot.accuracy.measure, evaluated(snapshot.accuracy)))
+    last = snapshot.accuracy
+    if last is not None and last.accuracy is not None:
+        known.append((last.measure, f"{last.accuracy:.3f} (version {last.version})"))
     if snapshot.goodput_tokens_per_second:
         known.append(("goodput", f"{snapshot.goodput_tokens_per_second:,.0f} trained tokens/s"))
     if left_s is not None:
@@ -26,9 +27,17 @@ def facts(snapshot: Snapshot, left_s: float | None) -> list[tuple[str, str]]:
     return known
 
 
-def evaluated(row: EvaluationRow) -> str:
-    """Accuracy, or mean reward, and the version that earned it."""
-    return f"{row.accuracy or 0.0:.3f} (version {row.version})"
+def result_line(row: EvaluationRow) -> str:
+    """What an evaluation that is through came to; no number where there is nothing that it could be of."""
+    if row.accuracy is None:
+        return f"version {row.version}: not measured: {all_failed(row.problems)}"
+    failures = f", {row.failed} of which failed" if row.failed else ""
+    return f"version {row.version}: {row.measure} {row.accuracy:.3f} on {row.problems} held-out problems{failures}"
+
+
+def all_failed(problems: int) -> str:
+    """Why an evaluation has no result."""
+    return f"all {problems} held-out problems failed" if problems != 1 else "the one held-out problem failed"
 
 
 def queue_depths(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.up.facts import EMPTY, clock, evaluation_under_way, facts, progress_line, queue_depths, stall_lines, where
+from tools.up.facts import EMPTY, clock, evaluation_under_way, facts, progress_line, queue_depths, result_line, stall_lines, where
 from tools.up.pace import Pace
 from tools.up.snapshot import ProcessRow, Snapshot
 
@@ -37,9 +37,9 @@ class Lines:
         """Processes that came, became ready or went; phases; results of evaluations."""
         lines = [line for row in snapshot.processes for line in self._process(row, snapshot, now)]
         for row in snapshot.evaluation:
-            if row.accuracy is not None and row.done and row.version not in self._evaluated:
+            if row.done and row.version not in self._evaluated:
                 self._evaluated.add(row.version)
-                lines.append(f"version {row.version}: {row.measure} {row.accuracy:.3f} on {row.problems} held-out problems")
+                lines.append(result_line(row))
         if snapshot.phase != self._phase:
             self._phase = snapshot.phase
             lines.append(f"{clock(now - self._began)} {snapshot.phase}")

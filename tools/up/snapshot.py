@@ -28,12 +28,16 @@ class ProcessRow(Struct, frozen=True, kw_only=True):
 
 
 class EvaluationRow(Struct, frozen=True, kw_only=True):
-    """Held-out problems under one version; `accuracy`, the mean reward of those that are through, and what to call it."""
+    """Held-out problems under one version; `accuracy`, the mean reward of those that are through, and what to call it.
+
+    `scored`: those that are through, `failed` ones included; where all of them failed there is no accuracy.
+    """
 
     version: int
     accuracy: float | None = None
     problems: int = 0
     scored: int = 0
+    failed: int = 0
     done: bool = False
     measure: str = "accuracy"
 

@@ -14,6 +14,9 @@ import numpy as np
 from schemas.messages import GroupRewards
 from schemas.records import Sample
 
+ONLY_PART = "reward"
+"""The name of the part where a verifier gives one number."""
+
 
 @dataclass(kw_only=True)
 class TokenSums:
@@ -60,15 +63,26 @@ def token_metrics(sums: TokenSums, token_denominator: int) -> dict[str, float]:
 def plan_metrics(samples: Sequence[Sample], rewards: Sequence[GroupRewards]) -> dict[str, float]:
     """Of the plan's episodes; the reward is that of all members, trained or not."""
     all_rewards = np.concatenate([np.asarray(group.rewards, np.float64) for group in rewards]) if rewards else np.zeros(0)
-    return {
+    calls = [sample.tool_calls for sample in samples if sample.tool_calls is not None]
+    metrics = {
         "reward/mean": _mean(all_rewards),
         "reward/std": float(all_rewards.std()) if all_rewards.size else 0.0,
         "samples": float(len(samples)),
         "seq_len/mean": _mean([len(sample.tokens) for sample in samples]),
-        "tool_calls/mean": _mean([sample.tool_calls for sample in samples]),
         "is_truncated/mean": _mean([sample.truncated for sample in samples]),
         "near_ties": float(sum(sample.near_ties for sample in samples)),
     }
+    # Nothing is said of what no episode tells: a 0 would look measured.
+    return metrics | ({"tool_calls/mean": _mean(calls)} if calls else {}) | _part_means(samples)
+
+
+def _part_means(samples: Sequence[Sample]) -> dict[str, float]:
+    """`reward/<part>/mean` of each named part; of a verifier that gives one number there is nothing more to say."""
+    parts: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.reward_parts.items():
+            parts.setdefault(name, []).append(value)
+    return {f"reward/{name}/mean": _mean(values) for name, values in parts.items()} if set(parts) != {ONLY_PART} else {}
 
 
 def lag_metrics(lags: np.ndarray, trained: np.ndarray) -> dict[str, float]:

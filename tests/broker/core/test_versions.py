@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from broker.core.evaluations import measure
 from broker.core.state import Phase
+from broker.status import status, summary
 from schemas import messages as wire
 from tests.broker.core.mill import ALL, Mill
 
@@ -191,6 +192,19 @@ def test_a_failed_held_out_problem_counts_as_not_solved(a_mill: MakeMill) -> Non
     mill.score(mill.play(second), 1.0)
     note = next(note for note in mill.notes if note.kind == "evaluation_done")
     assert note.numbers["accuracy"] == 0.5
+
+
+def test_an_evaluation_of_which_all_failed_has_measured_nothing(a_mill: MakeMill) -> None:
+    mill = a_mill(*ALL, evaluation__at_start=True, evaluation__problems=2, broker__member_retries=0)
+    for problem in [d for d in mill.held("env-1", "tickets") if d.header.purpose == "eval"]:
+        mill.commit("env-1", fails=[wire.Failure(lease=problem.lease, boundary="env", reason="told so")])
+    note = next(note for note in mill.notes if note.kind == "evaluation_done")
+    assert "accuracy" not in note.numbers
+    assert note.numbers["failed"] == 2
+    told = summary(mill.state, 1.0)
+    assert (told["accuracy_before"], told["evaluation_failed_before"]) == (None, 2)
+    (row,) = status(mill.state, 1.0)["evaluation"]
+    assert (row["accuracy"], row["scored"], row["failed"], row["done"]) == (None, 2, 2, True)
 
 
 def test_the_mean_of_rewards_between_0_and_1_is_not_called_accuracy(a_mill: MakeMill) -> None:

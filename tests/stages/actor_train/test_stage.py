@@ -458,6 +458,23 @@ def test_the_vote_tells_what_the_step_was_made_of(tmp_path: Path) -> None:
     assert metrics["time/compute_s"] > 0
 
 
+def test_the_vote_says_nothing_of_tools_that_no_environment_has(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert "tool_calls/mean" not in bench.vote(a_plan(1, [a_group(1, tool_calls=None)])).metrics
+
+
+def test_a_mean_of_tool_calls_is_of_the_episodes_that_tell_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    group = [*a_group(1, members=3, tool_calls=None), a_sample(7, tool_calls=3.0)]
+    assert bench.vote(a_plan(1, [group])).metrics["tool_calls/mean"] == 3.0
+
+
+def test_each_named_part_of_a_reward_is_a_metric(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    metrics = bench.vote(a_plan(1, [a_group(1, reward_parts={"right": 1.0, "brief": 0.25})])).metrics
+    assert (metrics["reward/right/mean"], metrics["reward/brief/mean"]) == (1.0, 0.25)
+
+
 def test_each_wait_is_told_apart_from_computing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     plan, frames = steps(1)[0]

@@ -227,4 +227,4 @@ def test_a_truncated_episode_without_an_outcome_is_judged(begin: Callable[..., B
     bench.stage.deliver(an_episode(60, outcome={}, truncated=True))
     bench.judged(1)
     put = bench.link.commits[0].puts[0]
-    assert (put.record.tool_calls, put.header.truncated) == (0.0, True)
+    assert (put.record.tool_calls, put.header.truncated) == (None, True)

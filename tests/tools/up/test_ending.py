@@ -34,6 +34,18 @@ def test_the_summary_of_a_run_that_was_stopped_early_says_what_is_unknown() -> N
     assert rows == {"accuracy": "0.300 before, unknown after", "steps": "2"}
 
 
+def test_an_evaluation_of_which_all_failed_is_not_summed_up_as_a_zero() -> None:
+    nothing = {"accuracy_before": None, "accuracy_after": None, "evaluation_problems": 5}
+    both = dict(summary_rows({**nothing, "evaluation_failed_before": 5, "evaluation_failed_after": 5}))
+    assert both["accuracy"] == "not measured before (all 5 held-out problems failed), not measured after (all 5 held-out problems failed)"
+    one = dict(summary_rows({**nothing, "accuracy_after": 0.5, "evaluation_failed_before": 5, "evaluation_failed_after": 1}))
+    assert one["accuracy"] == "not measured before (all 5 held-out problems failed), 0.500 after (1 failed) on 5 held-out problems"
+
+
+def test_a_run_without_an_evaluation_says_nothing_of_one() -> None:
+    assert "accuracy" not in dict(summary_rows({"accuracy_before": None, "accuracy_after": None, "evaluation_problems": 5}))
+
+
 def test_the_summary_shows_times_tickets_and_the_run_directory() -> None:
     console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:

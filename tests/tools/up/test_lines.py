@@ -52,6 +52,26 @@ def test_an_evaluation_is_followed_and_its_result_told_once() -> None:
     assert result not in lines.new(a_snapshot(step=1, evaluation=ended), 107.0)
 
 
+def test_an_evaluation_of_which_all_failed_is_not_told_as_a_zero() -> None:
+    failed = [{"version": 0, "accuracy": None, "problems": 16, "scored": 16, "failed": 16, "done": True}]
+    said = some_lines().new(a_snapshot(step=1, evaluation=failed), 106.0)
+    assert "version 0: not measured: all 16 held-out problems failed" in said
+    assert not any("accuracy" in line for line in said)
+
+
+def test_an_evaluation_of_which_some_failed_says_how_many() -> None:
+    some = [{"version": 4, "accuracy": 0.25, "problems": 16, "scored": 16, "failed": 3, "done": True}]
+    said = some_lines().new(a_snapshot(evaluation=some), 106.0)
+    assert "version 4: accuracy 0.250 on 16 held-out problems, 3 of which failed" in said
+
+
+def test_what_an_environment_does_not_tell_is_not_shown() -> None:
+    said = some_lines().new(a_snapshot(metrics={"reward/mean": 0.5, "lag/mean": 0.75}), 101.0)
+    (line,) = [line for line in said if line.startswith("step")]
+    assert "tool calls" not in line
+    assert "reward 0.500  lag 0.75" in line
+
+
 def test_a_stall_says_who_waits_for_whom() -> None:
     lines = some_lines()
     lines.new(a_snapshot(), 101.0)
