@@ -5,6 +5,7 @@ Owns the kinds of values that sections are made of, and the refusal by name of w
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -42,16 +43,19 @@ ImportPath = Annotated[str, matching(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "module:na
 Folders = Annotated[tuple[str, ...], Field(strict=False)]
 
 
-def _in_64_bits(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """What reaches every process unchanged: JSON knows neither nan nor inf."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for each in inner:
-        _in_64_bits(each)
+        _plain(each)
     if isinstance(value, int) and abs(value) > LARGEST:
         raise PydanticCustomError("too_large", "expected whole numbers of at most 64 bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("not_finite", "expected finite numbers")
     return value
 
 
-Options = Annotated[dict[str, Any], AfterValidator(_in_64_bits)]
+Options = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
 def not_built(*names: str, instead: str) -> BeforeValidator:

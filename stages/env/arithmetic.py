@@ -15,6 +15,8 @@ from typing import Literal
 
 import xxhash
 
+from stages.env.errors import number, whole
+
 FEWEST_NUMBERS, MOST_NUMBERS = 2, 8
 EVAL_ONE_IN = 8
 """One expression in so many is an eval problem: enough for hundreds, and few enough to leave training its variety."""
@@ -34,10 +36,9 @@ class ProblemLaw:
     most_numbers: int = MOST_NUMBERS
 
     def __post_init__(self) -> None:
-        if not FEWEST_NUMBERS <= self.most_numbers <= MOST_NUMBERS:
-            raise ValueError(f"most_numbers is {FEWEST_NUMBERS} to {MOST_NUMBERS}, not {self.most_numbers}")
-        if not 10 <= self.largest <= 999:
-            raise ValueError(f"largest is 10 to 999, not {self.largest}")
+        whole("most_numbers", self.most_numbers, FEWEST_NUMBERS, MOST_NUMBERS)
+        whole("largest", self.largest, 10, 999)
+        number("tail_exponent", self.tail_exponent, -100.0, 100.0)
 
 
 def draw_expression(rng: Random, law: ProblemLaw, purpose: Literal["train", "eval"]) -> str:

@@ -19,7 +19,11 @@ from random import Random
 
 from stages.env.arithmetic import MALFORMED, MOST_NUMBERS, ProblemLaw, answer_of, compute, draw_expression, value
 from stages.env.environment import Done, Observation, Purpose, Task
+from stages.env.errors import whole
 from stages.env.latency import latency_law
+
+MOST_CALLS = 1_000_000
+"""More is a slip of the hand: `stages.env.max_turns` cuts an episode long before."""
 
 
 class Calculator:
@@ -36,11 +40,9 @@ class Calculator:
         latency_scale: float = 1.0,
         latency_longest_s: float = 600.0,
     ) -> None:
-        if max_calls < 1:
-            raise ValueError(f"max_calls is at least 1, not {max_calls}")
         self._rng = Random(seed)
         self._law = latency_law(latency, latency_median_s, latency_sigma, latency_scale, latency_longest_s)
-        self._max_calls = max_calls
+        self._max_calls = whole("max_calls", max_calls, 1, MOST_CALLS)
         self._calls = 0
 
     @staticmethod

@@ -42,7 +42,7 @@ class Done(Struct, frozen=True, kw_only=True):
     """The episode is over. `Done(outcome={"answer": "41", "tool_calls": 3})`"""
 
     outcome: dict[str, JSON]
-    """What the verifier judges; its numbers are also averaged into the run's metrics."""
+    """What the verifier judges; a number `tool_calls` in it is also averaged into the run's metrics."""
     text: str = ""
     """Last words to the policy; it does not answer them."""
     truncated: bool = False
@@ -89,28 +89,37 @@ class LoadedEnvironment:
         Raises EnvironmentOptionError. Draws one task and makes one instance, so a wrong value is found at start-up.
         """
         known = {**_parameters(self.kind), **_parameters(self.source)}
-        if not _takes_any(known.values()):
-            for key in options:
-                if key not in known:
-                    allowed = sorted(known.keys() - _GIVEN)
-                    near = difflib.get_close_matches(key, allowed, 1)
-                    hint = f"did you mean {near[0]!r}? " if near else ""
-                    raise EnvironmentOptionError(
-                        f"stages.env.options.{key}: {self.path} has no such option; {hint}it takes: {', '.join(allowed) or 'none'}"
-                    )
+        for key in options:
+            if key in _GIVEN or (key not in known and not _takes_any(known.values())):
+                raise self._no_such_option(key, known)
+        self._try("is made", lambda: self.open(options, 0), options)
+        self._try("draws a task", lambda: self.task(0, "train", 0, options), options)
+
+    def _no_such_option(self, key: str, known: Mapping[str, inspect.Parameter]) -> EnvironmentOptionError:
+        takes = [name for name, parameter in known.items() if parameter.kind not in _OPEN_ENDED]
+        allowed = sorted({*takes} - _GIVEN)
+        near = difflib.get_close_matches(key, allowed, 1)
+        hint = "the stage itself gives it; " if key in _GIVEN else f"did you mean {near[0]!r}? " if near else ""
+        return EnvironmentOptionError(
+            f"stages.env.options.{key}: {self.path} has no such option; {hint}it takes: {', '.join(allowed) or 'none'}"
+        )
+
+    def _try(self, when: str, call: Callable[[], object], options: Mapping[str, JSON]) -> None:
         try:
-            self.open(options, 0)
-            self.task(0, "train", 0, options)
-        except (TypeError, ValueError) as error:
+            call()
+        except EnvironmentOptionError as error:
             raise EnvironmentOptionError(f"stages.env.options: {self.path} refuses its options: {error}") from error
         except SystemExit as error:
-            raise EnvironmentOptionError(f"{self.path} calls sys.exit({error.code!r}) when it is made or draws a task") from error
+            raise EnvironmentOptionError(f"{self.path} calls sys.exit({error.code!r}) when it {when}") from error
         except Exception as error:  # user code may raise anything
-            raise EnvironmentOptionError(f"{self.path} fails when it is made or draws a task: {_told(error)}") from error
+            if options and isinstance(error, TypeError | ValueError):
+                raise EnvironmentOptionError(f"stages.env.options: {self.path} refuses its options: {error}") from error
+            raise EnvironmentOptionError(f"{self.path} fails when it {when}: {_told(error)}") from error
 
 
 _GIVEN = frozenset({"index", "purpose", "seed"})
 """Arguments that the stage fills in; never options."""
+_OPEN_ENDED = frozenset({inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL})
 
 
 def load_environment(path: str) -> LoadedEnvironment:

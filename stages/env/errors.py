@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from schemas.errors import ConfigError
 
 
@@ -15,3 +17,18 @@ class EnvironmentShapeError(ConfigError):
 
 class EnvironmentOptionError(ConfigError):
     """A key or value under `stages.env.options` that the environment does not know."""
+
+
+def whole(name: str, value: object, least: int, most: int) -> int:
+    """The value of an option that counts something. Raises EnvironmentOptionError: 2.5 or true would be taken, and never be met."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise EnvironmentOptionError(f"{name} is a whole number, {least} to {most}, not {value!r}")
+    return value
+
+
+def number(name: str, value: object, least: float, most: float = math.inf) -> float:
+    """The value of an option that measures something, nan no measure. Raises EnvironmentOptionError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        bounds = f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
+        raise EnvironmentOptionError(f"{name} is a number, {bounds}, not {value!r}")
+    return float(value)

@@ -15,23 +15,26 @@ import re
 from random import Random
 
 from stages.env.environment import Done, Observation, Purpose, Task
+from stages.env.errors import whole
+
+MOST_GUESSES = 1_000_000
+"""More is a slip of the hand: `stages.env.max_turns` cuts an episode long before."""
+LOWEST_HIGHEST, MOST_HIGHEST = 5, 999
+"""Below, eval has nothing to hide; above, drawing a task takes longer than playing it: each draw lists all pairs."""
 
 
 class Guess:
     """One session; the verifier finds the last guess in `outcome["answer"]`."""
 
     def __init__(self, *, max_guesses: int = 5) -> None:
-        if max_guesses < 1:
-            raise ValueError(f"max_guesses is at least 1, not {max_guesses}")
-        self._left = max_guesses
+        self._left = whole("max_guesses", max_guesses, 1, MOST_GUESSES)
         self._spent = 0
         self._hidden = 0
 
     @staticmethod
     def task(index: int, purpose: Purpose, seed: int, highest: int = 16) -> Task:
         """`{"highest": 12, "answer": "7"}`, a range of at most `highest`. Every fifth pair of the two is for eval: they share no task."""
-        if highest < 5:
-            raise ValueError(f"highest is at least 5, or eval has nothing to hide; it is {highest}")
+        whole("highest", highest, LOWEST_HIGHEST, MOST_HIGHEST)
         ranges = range((highest + 1) // 2, highest + 1)
         pairs = [(top, hidden) for top in ranges for hidden in range(1, top + 1) if ((top + 3 * hidden) % 5 == 0) == (purpose == "eval")]
         top, hidden = Random(f"guess {purpose} {seed} {index}").choice(pairs)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
 
-from stages.env.errors import EnvironmentOptionError
+from stages.env.errors import EnvironmentOptionError, number
 
 LatencyLaw: TypeAlias = Callable[[Random], float]
 
@@ -32,6 +32,10 @@ neither end of the law: 20 ms is about what starting a process costs, and with a
 19.0 s (measured: 18.4 s)."""
 
 
+SHORTEST_S = 1e-9
+"""A median has to be more than 0: its logarithm is taken."""
+
+
 def no_latency(_rng: Random) -> float:
     """Always 0 s; draws nothing."""
     return 0.0
@@ -39,8 +43,8 @@ def no_latency(_rng: Random) -> float:
 
 def lognormal(median_s: float, sigma: float) -> LatencyLaw:
     """Median `median_s` seconds; `sigma` is the deviation of the natural logarithm (2.9 resembles `agentic`)."""
-    if median_s <= 0 or sigma < 0:
-        raise EnvironmentOptionError(f"lognormal latency needs median_s > 0 and sigma >= 0, not {median_s} and {sigma}")
+    number("latency_median_s", median_s, SHORTEST_S)
+    number("latency_sigma", sigma, 0.0, 100.0)
     return lambda rng: rng.lognormvariate(math.log(median_s), sigma)
 
 
@@ -55,9 +59,9 @@ def agentic(rng: Random) -> float:
 def latency_law(name: str, median_s: float, sigma: float, scale: float, longest_s: float) -> LatencyLaw:
     """The law that a config names, times `scale`, never above `longest_s` seconds. Raises EnvironmentOptionError."""
     laws = {"none": no_latency, "lognormal": lognormal(median_s, sigma), "agentic": agentic}
-    if name not in laws:
+    if not isinstance(name, str) or name not in laws:
         raise EnvironmentOptionError(f"latency is {name!r}; it is one of: {', '.join(laws)}")
-    if scale < 0 or longest_s < 0:
-        raise EnvironmentOptionError(f"latency_scale and latency_longest_s are at least 0, not {scale} and {longest_s}")
+    number("latency_scale", scale, 0.0)
+    number("latency_longest_s", longest_s, 0.0)
     law = laws[name]
     return lambda rng: min(longest_s, scale * law(rng))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stages.reward.verifier import FinishedEpisode
+from stages.reward.verifier import SINGLE_PART, FinishedEpisode, gives
 
 
+@gives(SINGLE_PART)
 def exact_match(episode: FinishedEpisode) -> float:
     """1.0 where `outcome["answer"]` is the task's `answer` to the letter (outer white space aside), else 0.0."""
     given, wanted = episode.outcome.get("answer"), episode.task.get("answer")

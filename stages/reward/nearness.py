@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stages.reward.verifier import FinishedEpisode
+from stages.reward.verifier import FinishedEpisode, gives
 
 
+@gives("found", "near")
 def nearness(episode: FinishedEpisode) -> dict[str, float]:
     """Two parts, to be weighted by the config: `found`, 1 for the very number; `near`, from 1 there to 0 at `task["highest"]` away."""
     wanted, span = int(episode.task["answer"]), float(episode.task["highest"])

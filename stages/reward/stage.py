@@ -104,6 +104,7 @@ class Reward:
         settings = self._config.stages.reward
         sys.path.extend(folder for folder in settings.path if folder not in sys.path)
         self._verifier = load_verifier(settings.verifier)
+        self._verifier.check_weights(settings.weights)
         self._reader: Reader = open_reader(self._config.model.path)
         begin = Begin(settings.verifier, tuple(sys.path), settings.timeout_s)
         depth = WINDOW if is_async(self._verifier) else 1

@@ -6,12 +6,17 @@ summed by the weights of the config (1 where it names none).
     def my_reward(episode: FinishedEpisode) -> float: ...
     async def my_reward(episode: FinishedEpisode) -> dict[str, float]: ...
 
+A function that always gives the same parts may name them, and then a weight for another one is refused before the run:
+
+    my_reward.parts = ("right", "brief")
+
 Promises: what comes out of `reward_parts` is finite and named. Does not know time-outs, workers or queues: those are
 the stage's; a verifier that raises or is too slow fails its record (`failed(reward, reason)`), not the process.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +24,7 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import xxhash
 from msgspec import Struct
@@ -33,6 +38,8 @@ Verifier: TypeAlias = "Callable[[FinishedEpisode], Judgement | Awaitable[Judgeme
 
 SINGLE_PART = "reward"
 """The name of the only part where a verifier returns one number."""
+PARTS = "parts"
+"""The attribute in which a function may name its parts."""
 
 
 class FinishedEpisode(Struct, frozen=True, kw_only=True):
@@ -53,7 +60,11 @@ class VerifierNotFound(ConfigError):
 
 
 class VerifierShapeError(ConfigError):
-    """What was found cannot be called with one finished episode."""
+    """What was found cannot be called with one finished episode, or names its parts otherwise than as a list of names."""
+
+
+class WeightError(ConfigError):
+    """`stages.reward.weights` weighs a part that the verifier does not give."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,16 @@ class LoadedVerifier:
     path: str
     function: Verifier
     fingerprint: str
+    parts: tuple[str, ...] = ()
+    """Of its reward, where it names them; else they are known once it has judged."""
+
+    def check_weights(self, weights: Mapping[str, float]) -> None:
+        """Refuses a weight of a part that never comes: it would weigh nothing, in silence. Raises WeightError."""
+        for name in weights if self.parts else ():
+            if name not in self.parts:
+                near = difflib.get_close_matches(name, self.parts, 1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise WeightError(f"stages.reward.weights.{name}: {self.path} gives no such part; {hint}it gives: {', '.join(self.parts)}")
 
     async def judge(self, episode: FinishedEpisode) -> dict[str, float]:
         """The parts of one episode's reward. Raises VerifierFailure on what is no reward; a user's exceptions pass."""
@@ -81,7 +102,29 @@ def load_verifier(path: str) -> LoadedVerifier:
         inspect.signature(function).bind(None)
     except TypeError as error:
         raise VerifierShapeError(f"{path} must take one argument, the finished episode: {error}") from error
-    return LoadedVerifier(path, cast("Verifier", function), source_fingerprint(function))
+    return LoadedVerifier(path, cast("Verifier", function), source_fingerprint(function), _parts_of(path, function))
+
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def gives(*parts: str) -> Callable[[FunctionT], FunctionT]:
+    """Names the parts of a verifier: `@gives("found", "near")` is `nearness.parts = ("found", "near")`, in words that types know."""
+
+    def name(function: FunctionT) -> FunctionT:
+        setattr(function, PARTS, parts)
+        return function
+
+    return name
+
+
+def _parts_of(path: str, function: object) -> tuple[str, ...]:
+    parts = getattr(function, PARTS, ())
+    if not isinstance(parts, tuple | list):
+        return ()  # a method of that name, for example, of somebody's callable object
+    if not all(isinstance(part, str) for part in parts):
+        raise VerifierShapeError(f"{path}.{PARTS} is {parts!r}; it is a tuple of the names of its parts, or is left out")
+    return tuple(parts)
 
 
 def reward_parts(judgement: object) -> dict[str, float]:

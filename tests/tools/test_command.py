@@ -162,6 +162,64 @@ def test_an_environment_that_cannot_be_used_is_one_line_and_starts_nothing(comma
     assert_refused(result, "stages.env.environment", words, runs=tmp_path / "runs")
 
 
+TASKS = """
+class Mine:
+    @staticmethod
+    def task(index, purpose, seed): TASK
+    async def reset(self, task): ...
+    async def step(self, text): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("return {'hint': object()}", ("task(0, 'train', 7)", "the task holds what JSON cannot")),
+        ("return {('a', 'b'): 1}", ("the task holds what JSON cannot",)),
+        ("return {'n': 1 << 80}", ("the task holds what JSON cannot",)),
+        ("return [1]", ("the task is of type list, not a dict",)),
+        ("return {'hint': object()} if purpose == 'eval' else {}", ("task(0, 'eval', 7)", "the task holds what JSON cannot")),
+        ("return {'x': [][index]}", ("fails when it draws a task: IndexError",)),
+        ("return {'x': {'train': 1}[purpose]}", ("task(0, 'eval', 7)", "task raised KeyError: 'eval'")),
+        ("return {'x': 1 // (seed - 7)}", ("task(0, 'train', 7)", "task raised ZeroDivisionError")),
+    ],
+)
+def test_an_environment_whose_tasks_no_session_could_play_is_one_line(task: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    file = a_file_that_runs(tmp_path, TASKS.replace("TASK", task), "my_module:Mine")
+    result = tidemill("check", str(file), "--set", "run.seed=7", cwd=tmp_path)
+    assert_refused(result, "stages.env.environment: my_module:Mine", *words, runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("task", ["return {'x': float('nan')}", "return {'x': [1, {'y': None}]}"])
+def test_a_task_that_the_stage_takes_is_not_objected_to(task: str, tmp_path: Path) -> None:
+    check_what_is_named(load_config(a_file_that_runs(tmp_path, TASKS.replace("TASK", task), "my_module:Mine")))
+
+
+def test_eval_tasks_are_not_asked_for_where_nothing_is_evaluated(tmp_path: Path) -> None:
+    task = "return {'x': {'train': 1}[purpose]}"
+    file = a_file_that_runs(tmp_path, TASKS.replace("TASK", task), "my_module:Mine")
+    check_what_is_named(load_config(file, ["evaluation.at_start=false", "evaluation.at_end=false"]))
+
+
+def test_a_task_that_takes_for_ever_is_given_up_and_said_to_be_what_takes_long(tmp_path: Path) -> None:
+    task = "import threading; threading.Event().wait()"
+    file = a_file_that_runs(tmp_path, TASKS.replace("TASK", task), "my_module:Mine")
+    with pytest.raises(ConfigError, match=r"my_module:Mine.*still not loaded after 0.5 s: .*draw a train and an eval task"):
+        check_what_is_named(load_config(file), patience_s=0.5)
+
+
+def test_a_weight_of_a_part_that_the_verifier_does_not_give_is_one_line(tmp_path: Path) -> None:
+    result = tidemill("check", str(a_file_that_runs(tmp_path)), "--set", "stages.reward.weights.right=1.0", cwd=tmp_path)
+    assert_refused(result, "tidemill: stages.reward.weights.right: ", "it gives: reward", runs=tmp_path / "runs")
+
+
+def test_a_process_for_the_trial_that_cannot_be_started_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(a_file_that_runs(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(ConfigError, match="stages.env.environment = .*cannot be started: No such file or directory: /nowhere/python"):
+        check_what_is_named(config)
+
+
 def test_an_import_that_blocks_is_given_up(tmp_path: Path) -> None:
     file = a_file_that_runs(tmp_path, "import threading; threading.Event().wait()", "my_module:Mine")
     with pytest.raises(ConfigError, match=r"my_module:Mine.*still not loaded"):
@@ -179,9 +237,12 @@ def test_a_model_without_a_tokenizer_or_with_damaged_tensors_starts_nothing(tmp_
     model = tmp_path / "model"
     shutil.copytree(SHIPPED, model)
     (model / "tokenizer.json").unlink()
-    assert_refused(tidemill("check", str(file), "--set", f"model.path={model}"), "tokenizer.json", runs=tmp_path / "runs")
+    refused = tidemill("check", str(file), "--set", f"model.path={model}")
+    assert_refused(refused, "tidemill: model.path: ", "tokenizer.json", runs=tmp_path / "runs")
+    assert "stages.env" not in refused.stderr
     (model / "model.safetensors").write_bytes(b"\xff" * 100)
-    assert_refused(tidemill("up", str(file), "--set", f"model.path={model}"), "cut short", runs=tmp_path / "runs")
+    refused = tidemill("up", str(file), "--set", f"model.path={model}")
+    assert_refused(refused, "tidemill: model.path: ", "cut short", runs=tmp_path / "runs")
 
 
 def test_a_package_of_ours_that_another_one_shadows_is_refused(tmp_path: Path) -> None:

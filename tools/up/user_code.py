@@ -19,13 +19,20 @@ from typing import IO
 
 from broker.lifeline import child_environment
 from schemas.config import PipelineConfig
-from schemas.errors import ConfigError
+from schemas.config.complaints import leaf_keys
+from schemas.errors import ConfigError, ModelError
+from stages.host.children import why_not_started
 from stages.model.config import read_config
 from stages.model.tensor_file import check_directory
-from tools.up.trial import LOADED
+from tools.up.trial import ENVIRONMENT, LOADED, VERIFIER
 
 PATIENCE_S = 60.0
 """For both together: some import a whole framework, on a busy machine or from a slow disk."""
+LONG = {
+    ENVIRONMENT: ": until then it is to be imported and made, and to draw a train and an eval task; do what takes long in reset",
+    VERIFIER: ": until then it is to be imported; load what is large while an episode is judged, or in fewer imports",
+}
+"""What a trial is to come through in that time."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,14 @@ class Trial:
 
 
 def check_what_is_named(config: PipelineConfig, patience_s: float = PATIENCE_S) -> None:
-    """Raises ConfigError or ModelError, a line for each thing that the stages would refuse or hang on."""
-    read_config(config.model.path)
-    check_directory(config.model.path)
+    """Raises ConfigError, a line for each thing that the stages would refuse or hang on."""
+    try:
+        read_config(config.model.path)
+        check_directory(config.model.path)
+    except ModelError as error:
+        raise ConfigError(f"model.path: {error}") from error
     deadline = time.monotonic() + patience_s
-    named = (("stages.env.environment", config.stages.env.environment), ("stages.reward.verifier", config.stages.reward.verifier))
+    named = ((ENVIRONMENT, config.stages.env.environment), (VERIFIER, config.stages.reward.verifier))
     with tempfile.TemporaryFile() as resolved:
         resolved.write(config.model_dump_json().encode())
         with _trial(*named[0], resolved) as env, _trial(*named[1], resolved) as reward:
@@ -58,9 +68,12 @@ def _trial(key: str, path: str, resolved: IO[bytes]) -> Iterator[Trial]:
     command = (sys.executable, "-P", "-m", "tools.up.trial", key)
     with tempfile.TemporaryFile() as answer, open(f"/proc/self/fd/{resolved.fileno()}", "rb") as config:
         resolved.flush()
-        process = subprocess.Popen(
-            command, stdin=config, stdout=answer, stderr=subprocess.DEVNULL, env=child_environment(), start_new_session=True
-        )
+        try:
+            process = subprocess.Popen(
+                command, stdin=config, stdout=answer, stderr=subprocess.DEVNULL, env=child_environment(), start_new_session=True
+            )
+        except OSError as error:
+            raise ConfigError(f"{key} = {path!r}: the process that tries it cannot be started: {why_not_started(error)}") from error
         try:
             yield Trial(key, path, process, answer)
         finally:
@@ -74,11 +87,17 @@ def _complaint(trial: Trial, deadline: float, patience_s: float) -> str:
     try:
         code = trial.process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return f"{trial.key} = {trial.path!r}: still not loaded after {patience_s:g} s; do what takes long in reset"
+        return f"{trial.key} = {trial.path!r}: still not loaded after {patience_s:g} s{LONG[trial.key]}"
     trial.answer.seek(0)
     said = " ".join(trial.answer.read().decode(errors="replace").split())
     if said == LOADED:
         return ""
     if not said:
         return f"{trial.key} = {trial.path!r}: the process that loads it ends with code {code}"
-    return said if said.startswith("stages.") else f"{trial.key}: {said}"  # a complaint of an option names its key by itself
+    return said if _names_a_key(said) else f"{trial.key}: {said}"
+
+
+def _names_a_key(said: str) -> bool:
+    """Whether a complaint says by itself which key it is about: an option, a weight, the model."""
+    first = said.partition(" ")[0].removesuffix(":")
+    return any(first == key or first.startswith(f"{key}.") for key in leaf_keys())

@@ -73,6 +73,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_name(tmp_path: Path, e
         ("schedule=sync", 'schedule = "sync": expected a table'),
         ("broker.lease_s.turn=1", "broker.lease_s = {\"turn\": 1}: unknown queue 'turn'; did you mean turns?"),
         ("broker.lease_s.turns=0", "broker.lease_s.turns = 0: expected more than 0"),
+        ("stages.env.options.slow_s=nan", 'stages.env.options = {"slow_s": NaN}: expected finite numbers'),
+        ("stages.env.options.delays=[1, inf]", 'stages.env.options = {"delays": [1, Infinity]}: expected finite numbers'),
         ("stages.reward.weights.right=much", 'stages.reward.weights.right = "much": expected a number'),
         ("host.slots=many", "host.slots = \"many\": expected 'auto' or a whole number"),
         ("stages.env.path=code", 'stages.env.path = "code": expected a list'),

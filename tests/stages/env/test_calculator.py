@@ -130,9 +130,9 @@ def test_lengths_have_a_heavy_tail() -> None:
 
 
 def test_a_law_of_problems_refuses_what_it_cannot_draw() -> None:
-    with pytest.raises(ValueError, match="most_numbers"):
+    with pytest.raises(EnvironmentOptionError, match="most_numbers"):
         ProblemLaw(most_numbers=9)
-    with pytest.raises(ValueError, match="largest"):
+    with pytest.raises(EnvironmentOptionError, match="largest"):
         ProblemLaw(largest=5)
 
 

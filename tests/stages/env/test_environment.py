@@ -1,6 +1,7 @@
 """An environment is found by its name, or refused with what is wrong and what to do."""
 
 import asyncio
+import math
 import sys
 import textwrap
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from stages.env.environment import Done, load_environment, source_fingerprint
 from stages.env.errors import EnvironmentNotFound, EnvironmentOptionError, EnvironmentShapeError
 
 CALCULATOR = "stages.env.calculator:Calculator"
+GUESS = "stages.env.guess:Guess"
 GOOD = """
 from stages.env.environment import Done, Observation
 class Echo:
@@ -105,10 +107,38 @@ def test_an_unknown_option_is_refused_with_the_nearest_right_one() -> None:
         load_environment(CALCULATOR).check_options({"max_call": 3})
 
 
-@pytest.mark.parametrize("options", [{"latency": "gamma"}, {"max_calls": 0}, {"largest": 1}, {"max_calls": "three"}])
-def test_a_wrong_value_of_an_option_is_refused_at_start_up(options: dict[str, object]) -> None:
-    with pytest.raises(EnvironmentOptionError):
-        load_environment(CALCULATOR).check_options(options)
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        *((CALCULATOR, {"latency": value}) for value in ("gamma", ["none"])),
+        *((CALCULATOR, {"max_calls": value}) for value in (0, -1, 2.5, True, "three")),
+        *((CALCULATOR, {"largest": value}) for value in (1, -10, 20.5, True)),
+        *((CALCULATOR, {"most_numbers": value}) for value in (1, -2, 9, 2.5)),
+        *((CALCULATOR, {"tail_exponent": value}) for value in (math.nan, math.inf, 1e6, "2")),
+        *((CALCULATOR, {"latency_median_s": value}) for value in (0, -1.0, math.nan)),
+        *((CALCULATOR, {"latency_sigma": value}) for value in (-1.0, math.nan)),
+        *((CALCULATOR, {"latency_scale": value}) for value in (-1.0, math.nan, "2")),
+        *((CALCULATOR, {"latency_longest_s": value}) for value in (-1.0, math.nan)),
+        *((GUESS, {"max_guesses": value}) for value in (0, -5, 2.5, True)),
+        *((GUESS, {"highest": value}) for value in (4, -16, 16.5, 10_000)),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_refused_by_name_at_start_up(path: str, options: dict[str, object]) -> None:
+    (name,) = options
+    with pytest.raises(EnvironmentOptionError, match=rf"^stages\.env\.options: {path} refuses its options: .*{name}"):
+        load_environment(path).check_options(options)
+
+
+@pytest.mark.parametrize("name", ["seed", "index", "purpose"])
+def test_what_the_stage_itself_gives_is_no_option(name: str) -> None:
+    with pytest.raises(EnvironmentOptionError, match=f"options.{name}: .*the stage itself gives it"):
+        load_environment(CALCULATOR).check_options({name: 1})
+
+
+def test_a_fault_without_options_is_not_blamed_on_them(write_module: WriteModule) -> None:
+    source = GOOD.replace('return {"say"', 'raise ValueError("no problems left"); return {"say"')
+    with pytest.raises(EnvironmentOptionError, match="fails when it draws a task: ValueError: no problems left"):
+        load_environment(f"{write_module(source)}:Echo").check_options({})
 
 
 def test_options_reach_the_class_and_the_task_source_each_by_its_parameters() -> None:

@@ -16,6 +16,7 @@ from stages.reward.verifier import (
     FinishedEpisode,
     VerifierNotFound,
     VerifierShapeError,
+    WeightError,
     load_verifier,
     reward_parts,
 )
@@ -24,6 +25,8 @@ SOURCE = """
 async def slow_parts(episode): return {"right": episode.outcome["answer"] == "41", "brevity": 0.5}
 def of_two(episode, other): return 1.0
 number = 3
+def of_wrong_parts(episode): return 1.0
+of_wrong_parts.parts = (1, 2)
 """
 
 
@@ -55,6 +58,36 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 )
 def test_exact_match_compares_answers_to_the_letter(given: JSON, wanted: JSON, reward: float) -> None:
     assert exact_match(an_episode(given, wanted)) == reward
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "said"),
+    [
+        ("stages.reward.nearness:nearness", "nearr", r"did you mean 'near'\? it gives: found, near"),
+        ("stages.reward.nearness:nearness", "bonus", "it gives: found, near"),
+        ("stages.reward.exact_match:exact_match", "right", "it gives: reward"),
+    ],
+)
+def test_a_weight_of_a_part_that_never_comes_is_refused_by_name(path: str, name: str, said: str) -> None:
+    with pytest.raises(WeightError, match=rf"^stages\.reward\.weights\.{name}: {path} gives no such part; {said}"):
+        load_verifier(path).check_weights({name: 1.0})
+
+
+def test_the_shipped_verifiers_give_the_parts_that_they_name() -> None:
+    numbers = FinishedEpisode(task={"answer": "7", "highest": 9}, outcome={"answer": "6"}, turns=[], truncated=False)
+    for path in ("stages.reward.nearness:nearness", "stages.reward.exact_match:exact_match"):
+        loaded = load_verifier(path)
+        assert tuple(asyncio.run(loaded.judge(numbers))) == loaded.parts
+        loaded.check_weights(dict.fromkeys(loaded.parts, 0.5))
+
+
+def test_a_verifier_that_names_no_parts_takes_any_weight(user_module: str) -> None:
+    load_verifier(f"{user_module}:slow_parts").check_weights({"whatever": 1.0})
+
+
+def test_parts_that_are_no_names_are_refused(user_module: str) -> None:
+    with pytest.raises(VerifierShapeError, match="parts is"):
+        load_verifier(f"{user_module}:of_wrong_parts")
 
 
 def test_exact_match_gives_nothing_for_an_episode_without_an_outcome() -> None:
