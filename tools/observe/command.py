@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
@@ -18,7 +17,8 @@ from rich.live import Live
 from schemas.codec import Frame
 from schemas.messages import BrokerMessage, ClientMessage, DeadAsked, DeadLetters, DeadRetried, DeadRetry, Status, StatusAsked
 from tools.observe import doctor, letters, past, top
-from tools.observe.asking import Asking
+from tools.observe.asking import PATIENCE_S, Asking
+from tools.observe.silence import why_no_retry
 from tools.observe.target import Target, find
 
 EVERY_S = 1.0
@@ -115,14 +115,10 @@ def run_dead_retry(letter: int, text: str) -> int:
     answer = _ask(target, DeadRetry(id=letter), DeadRetried)
     if answer is None or not isinstance(answer[0], DeadRetried):
         if target.directory is not None:
-            print(f"tidemill: only a broker can try it again; start the run's: {_resuming(target.directory)}", file=sys.stderr)
+            print(f"tidemill: {why_no_retry(doctor.read_facts(target, PATIENCE_S))}", file=sys.stderr)
         return _nobody(target)
     print(answer[0].detail, file=sys.stdout if answer[0].done else sys.stderr)
     return 0 if answer[0].done else BAD
-
-
-def _resuming(directory: Path) -> str:
-    return f"tidemill up PIPELINE.toml --name {directory.name} --resume"
 
 
 def _ask(target: Target, question: ClientMessage, kind: type[BrokerMessage]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -75,18 +76,31 @@ def _process(facts: RunFacts) -> Finding:
         case ProcessLook.GONE:
             said = f"; its last word: {facts.log_tail}" if facts.log_tail else ""
             what = f"the broker (process {facts.pid}) is dead: nobody answers{at}{written}{said}"
-            return _finding("broker_dead", Severity.STALL, what, _how_to_go_on(facts), facts.journal_age_s)
+            return _finding("broker_dead", Severity.STALL, what, how_to_go_on(facts), facts.journal_age_s)
         case _:
             what = f"the broker does not answer{at} within {seconds(facts.patience_s)}{written}"
             hint = "is it the right endpoint, and does its machine run?" if not facts.directory else "was the run ever started?"
             return _finding("broker_silent", Severity.STALL, what, hint, facts.journal_age_s)
 
 
-def _how_to_go_on(facts: RunFacts) -> str:
-    by_up = "tidemill up FILE --name NAME --resume"
+def how_to_go_on(facts: RunFacts) -> str:
+    """By which command a run without a broker gets one again. `serve` has to be told to go on with one that failed or was stopped."""
+    name = Path(facts.where).name
+    by_up = f"tidemill up FILE --name {name} --resume"
     if not facts.fixed:
         return f"go on: {by_up}"
-    return f"go on by the command that began it: the same tidemill serve again (--endpoint {facts.fixed}), or {by_up}"
+    ended = " --resume" if facts.summary is not None or facts.failure is not None else ""
+    by_serve = f"the same tidemill serve again (--endpoint {facts.fixed} --name {name}{ended})"
+    return f"go on by the command that began it: {by_serve}, or {by_up}"
+
+
+def why_no_retry(facts: RunFacts) -> str:
+    """What there is to do about a dead letter of a run whose broker does not answer."""
+    if facts.summary is not None and facts.summary.get("ended", "done") == "done":
+        return "the run has reached its steps: what failed in it is not tried again"
+    if facts.process in (ProcessLook.STOPPED, ProcessLook.RUNS):
+        return "only a broker can try it again, and this run's does not answer"
+    return f"only a broker can try it again; {how_to_go_on(facts)}"
 
 
 def _finding(rule: str, severity: Severity, what: str, advice: str = "", since_s: float | None = None) -> Finding:
