@@ -43,6 +43,10 @@ class BlobError(TidemillError):
     """A blob could not be had, kept or served: nobody has it, no room, or what came is not what its digest says."""
 
 
+class NotServedError(BlobError):
+    """Nobody who could be asked has the blob so far: who may wait asks again."""
+
+
 class EngineError(TidemillError):
     """A rollout engine was asked for what it cannot do."""
 

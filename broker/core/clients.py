@@ -56,12 +56,15 @@ def on_hello(crank: Crank, sender: str, hello: Hello, key: str = "") -> None:
         crank.out.append(Reply(refusal))
         return
     known = crank.state.clients.get(hello.name)
+    repeated = known is not None and not is_another(known, hello) and known.connected and not known.ready and not hello.ready
     fresh = known is None or is_another(known, hello) or not known.welcomed
     client = _register(crank, hello)
     client.key = key
     crank.touched.add(client.name)
     stale = _settle_leases(crank, client, hello)
     _update(crank, client, hello)
+    if not repeated:  # a process that asks again and again whether files are served is no sign that something moves
+        crank.progressed()
     peers.on_hello(crank, client, hello)
     commits.refuse_again(crank, client, hello.next_seq)
     crank.send(client.name, Welcome(
@@ -144,7 +147,7 @@ def _register(crank: Crank, hello: Hello) -> Client:
         del client.fenced[:-FENCED_MAX]
         client.incarnation, client.epoch, client.next_seq, client.since = hello.incarnation, client.epoch + 1, 1, crank.now
         _keep_times(client)
-        client.stats, client.welcomed, client.put_again, client.unfit = {}, False, [], {}
+        client.stats, client.welcomed, client.put_again, client.unfit, client.waiting = {}, False, [], {}, ""
     client.connected, client.suspect, client.gap_at, client.lost = True, False, 0, ""
     return client
 
@@ -177,7 +180,6 @@ def _update(crank: Crank, client: Client, hello: Hello) -> None:
     client.installed, client.offered = hello.installed, None
     client.draining = False
     crank.dirty.update(hello.windows, ("actions",))
-    crank.progressed()
 
 
 def _on_ready(crank: Crank, client: Client, hello: Hello, *, fresh: bool) -> None:

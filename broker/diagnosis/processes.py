@@ -104,6 +104,10 @@ def _silent(scene: Scene, client: Client) -> Seen:
     )
 
 
+def _why_not_ready(client: Client) -> str:
+    return f"it waits {client.waiting}" if client.waiting else "it said hello and is not ready"
+
+
 def starting(scene: Scene) -> Iterator[Seen]:
     """A stage whose processes all still load."""
     for role in STAGES:
@@ -114,7 +118,7 @@ def starting(scene: Scene) -> Iterator[Seen]:
         since_s = scene.now - client.since
         if since_s > STARTING_S or scene.stalled:
             yield Seen(
-                what=f"{client.name} is still starting, since {seconds(since_s)}: it said hello and is not ready",
+                what=f"{client.name} is still starting, since {seconds(since_s)}: {_why_not_ready(client)}",
                 since_s=since_s,
                 subject=client.name,
                 advice=f"see {log_of(scene, client)}",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from schemas.errors import BlobError, TidemillError
+from schemas.errors import BlobError, NotServedError, TidemillError
 from schemas.messages import Source
 from schemas.records import BlobDelta, BlobInfo
 from stages.blobs.cache import Cache, default_directory
@@ -42,9 +42,9 @@ def own_depot(quota_bytes: int, keys: ClientKeys | None = None) -> Depot:
     return Depot(cache, Fetcher(cache, keys if keys is not None else client_keys()))
 
 
-def nobody_serves(place: str) -> BlobError:
+def nobody_serves(place: str) -> NotServedError:
     """What there is to say where something is neither here nor to be had."""
-    return BlobError(
+    return NotServedError(
         f"{place} is not there on this machine, and no host of this run serves files: run `tidemill host` on the machine that has it, or "
         f"copy it to the same place here"
     )

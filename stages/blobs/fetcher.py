@@ -17,7 +17,7 @@ import structlog
 import zmq
 
 from broker.keys import ClientKeys
-from schemas.errors import BlobError
+from schemas.errors import BlobError, NotServedError
 from schemas.messages import Source
 from schemas.records import BlobInfo
 from stages.blobs import wire
@@ -69,7 +69,7 @@ class Fetcher:
             return self.cache.blob(digest) or _Receiving(self, digest, size, place, sources).run()
 
     def files(self, place: str, sources: Sequence[Source]) -> tuple[BlobInfo, ...]:
-        """Which files the producer's directory has. Raises BlobError where no source shares it."""
+        """Which files the producer's directory has. Raises NotServedError where no source shares it."""
         reasons = ["no host serves blobs in this run"]
         for attempt in range(PASSES_MAX if sources else 0):
             reasons = []
@@ -80,7 +80,7 @@ class Fetcher:
                     check_names(answer.files)
                     return answer.files
                 reasons.append(f"{source.endpoint}: {answer}")
-        raise BlobError(f"{place}: " + "; ".join(reasons))
+        raise NotServedError(f"{place}: " + "; ".join(reasons))
 
     def _ask_for_files(self, place: str, source: Source) -> wire.Listed | str:
         """The list, or why there is none. Waits while the source reads the files of the directory through."""

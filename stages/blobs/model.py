@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def model_at_hand(welcome: Welcome, keys: ClientKeys | None) -> Welcome:
-    """The welcome, its `model.path` one of this machine; all files. Raises BlobError where nobody has them."""
+    """The welcome, its `model.path` one of this machine; all files. Raises BlobError; NotServedError where nobody has them so far."""
     return _at_hand(welcome, keys, weights=True)
 
 

@@ -20,7 +20,7 @@ from broker.client import Client
 from broker.keys import ClientKeys
 from broker.pulse import Pulse
 from schemas.codec import Frame, encode_record, make_header
-from schemas.errors import TidemillError, WireError
+from schemas.errors import NotServedError, TidemillError, WireError
 from schemas.messages import (
     Abort,
     BrokerMessage,
@@ -35,6 +35,7 @@ from schemas.messages import (
     StopProcess,
     Welcome,
 )  # fmt: skip
+from stages.service.lacking import Lacking
 from stages.service.place import this_place
 from stages.service.stage import Delivery, Put, Ready, Stage
 from stages.service.strangers import what_is_at
@@ -83,6 +84,7 @@ class Loop:
         self.patience_s = 0.0
         """Seconds without a broker after which `run` gives up; 0: it waits for ever."""
         self._without_broker_s = 0.0
+        self._lacking = Lacking()
         self._pulse = Pulse()
         self._client = Client(endpoint, stage.role, name, self._hello, keys)
         self._begun = self._started = False
@@ -122,7 +124,8 @@ class Loop:
 
     def run(self) -> None:
         """Until the broker sends the stage home. Raises BrokerRefusedError where it will not have it, NoBrokerError where none is there
-        any more, NeverMetError where none ever was."""
+        any more, NeverMetError where none ever was, NotServedError where files that it lacks never came."""
+        self._lacking.patience_s = self.patience_s
         self._client.say_hello()
         more = False
         try:
@@ -135,6 +138,8 @@ class Loop:
 
     def _turn(self, timeout_s: float) -> bool:
         began = time.monotonic()
+        if self._lacking.asks(began):
+            self._client.say_hello()  # its welcome says who serves by now
         received = self._client.poll(timeout_s)
         polled = time.monotonic()
         self._look_for_broker(polled - began)
@@ -161,7 +166,8 @@ class Loop:
             raise NoBrokerError(f"no broker for {self.patience_s:g} s: the run is taken for over")
 
     def _patience(self) -> float:
-        return max(0.0, min(IDLE_S, self._heartbeat_at - time.monotonic()))
+        due_s = self._heartbeat_at - time.monotonic() if self._started else IDLE_S
+        return max(0.0, min(IDLE_S, due_s))
 
     def _heartbeat(self) -> None:
         now = time.monotonic()
@@ -222,7 +228,9 @@ class Loop:
         self._dead_s = welcome.config["broker"]["dead_s"]
         self._pipeline = welcome.config["pipeline"]["name"]
         if not self._started:
-            prepared = self.prepare(welcome)
+            prepared = self._prepared(welcome)
+            if prepared is None:
+                return
             self._begun = True
             self._stage.start(prepared, self)
             self._started = True
@@ -234,6 +242,20 @@ class Loop:
         for lease in welcome.stale:
             self._leases.discard(lease)
             self._stage.order(Abort(lease=lease), ())
+
+    def _prepared(self, welcome: Welcome) -> Welcome | None:
+        """None where a file is lacking that nobody serves so far. Under a host that is a failure: it says so where restarts do not help."""
+        try:
+            prepared = self.prepare(welcome)
+        except NotServedError as error:
+            if self._host:
+                raise
+            if self._lacking.refused(error, time.monotonic()):
+                log.warning("files_not_here_yet", error=str(error), meaning="it is asked for again until somebody serves it")
+            self._client.heartbeat({}, self._lacking.waiting)
+            return None
+        self._lacking.come()
+        return prepared
 
     def _deliver(self, order: Deliver, frames: Sequence[Frame]) -> None:
         self._leases.add(order.lease)

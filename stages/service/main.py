@@ -29,7 +29,10 @@ EXIT_FENCED = 3
 
 
 class Prepare(Protocol):
-    """Brings what the first welcome names and this machine lacks; returns the welcome as the stage should see it. Raises BlobError."""
+    """Brings what the first welcome names and this machine lacks; returns the welcome as the stage should see it.
+
+    Raises BlobError; NotServedError where nobody has it so far, which a process that no host restarts waits out.
+    """
 
     def __call__(self, welcome: Welcome, keys: ClientKeys | None) -> Welcome: ...
 

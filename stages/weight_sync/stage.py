@@ -21,7 +21,7 @@ import structlog
 
 from schemas.codec import Frame
 from schemas.edges import Role
-from schemas.errors import ModelError
+from schemas.errors import ConfigError, ModelError
 from schemas.messages import Abort, BrokerMessage, Failure, Peers, Welcome
 from schemas.records import Install, Version
 from stages.service.stage import Delivery, Link, Put, Ready
@@ -54,6 +54,12 @@ class WeightSync:
         self.computed_s = 0.0
 
     def start(self, welcome: Welcome, link: Link) -> None:
+        """Raises ConfigError on a machine where no version can ever be found."""
+        if not Path(link.run_directory).is_dir():
+            raise ConfigError(
+                f"the run directory {link.run_directory} is not on this machine, and weight-sync reads the versions there that "
+                "actor-train writes; start it beside the broker and the trainer, or mount that directory here under the same path"
+            )
         self.link = link
         self.settings = weight_sync_settings(welcome.config)
         self.away = bool(welcome.sources)

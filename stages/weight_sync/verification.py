@@ -18,6 +18,8 @@ class WeightsMismatchError(CheckpointError):
 def verify(version: Version) -> None:
     """Raises CheckpointError (missing, damaged) or WeightsMismatchError naming the tensors that differ."""
     place = Path(version.location)
+    if not place.is_dir():
+        raise CheckpointError(f"{place} is not on this machine; start weight-sync where actor-train's files are, beside the broker")
     if not (place / "config.json").is_file():
         raise CheckpointError(f"{place} has no config.json")
     found = directory_tensors(place)

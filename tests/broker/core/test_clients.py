@@ -214,3 +214,22 @@ def test_what_earlier_incarnations_spent_stays_counted(a_mill: MakeMill) -> None
     mill.say("env-1", wire.Heartbeat(stats={"busy_seconds": 0.5}))
     spent = summary(mill.state, mill.now)["time"]["env"]
     assert (spent["busy_seconds"], spent["cpu_seconds"]) == (6.5, 2.0)
+
+
+def test_a_process_that_asks_again_and_again_who_serves_is_no_progress(a_mill: MakeMill) -> None:
+    mill = a_mill()
+    mill.hello("env-1", ready=False)
+    began = mill.state.progress_at
+    for _ in range(5):
+        mill.tick(2.0)
+        mill.hello("env-1", ready=False)
+    assert mill.state.progress_at == began
+    mill.hello("env-1")
+    assert mill.state.progress_at == mill.now
+
+
+def test_what_a_process_waited_for_is_not_told_of_its_successor(a_mill: MakeMill) -> None:
+    mill = a_mill("env-1")
+    mill.say("env-1", wire.Heartbeat(waiting="on rollout for 3 actions"))
+    mill.hello("env-1", incarnation="b", ready=False)
+    assert mill.state.clients["env-1"].waiting == ""

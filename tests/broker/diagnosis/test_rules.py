@@ -105,6 +105,8 @@ def test_a_stage_that_still_loads_is_named_once_nothing_else_moves() -> None:
     mill.hello("reference-1", ready=False)
     mill.tick(30.0)
     assert first(mill).rule == "starting"
+    mill.say("reference-1", wire.Heartbeat(waiting="on files: nobody serves the model"))
+    assert first(mill).what.endswith(": it waits on files: nobody serves the model")
 
 
 def test_a_trainer_without_a_version_is_named() -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.client import BrokerRefusedError
+from broker.client import BrokerRefusedError, Client
 from schemas.codec import encode_record, make_header
 from schemas.edges import Role
 from schemas.errors import BlobError
 from schemas.messages import Abort, Bye, Commit, Committed, Deliver, Drain, Drained, Refuse, ResendFrom, StopProcess, Welcome
 from schemas.records import Version
-from stages.service.loop import HungError
+from stages.service.loop import HungError, Loop
 from stages.service.stage import Delivery
 from tests.skeleton.broker_process import HOUSE
 from tests.skeleton.crew import Crew, Member
@@ -54,6 +54,25 @@ def member(broker: ScriptedBroker, peer: Peer) -> Iterator[Member]:
 def ready(broker: ScriptedBroker) -> None:
     broker.welcome()
     broker.welcome()
+
+
+class Enough(Exception):
+    """The test has seen what it wanted."""
+
+
+def test_a_process_that_waits_for_a_broker_sleeps_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def poll(client: Client, timeout_s: float) -> list[object]:
+        waits.append(timeout_s)
+        if len(waits) == 3:
+            raise Enough
+        return []
+
+    monkeypatch.setattr(Client, "poll", poll)
+    with pytest.raises(Enough):
+        Loop(FakeWeightSync(), "ipc:///nowhere/broker", "weight-sync-0").run()
+    assert min(waits) > 0.0, "or it would take a whole core for as long as it waits"
 
 
 def deliver(broker: ScriptedBroker, lease: int) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 
+from schemas.errors import ConfigError
 from schemas.messages import Abort, Peers, Source
 from schemas.records import BlobInfo, Install, TensorInfo, Version
 from stages.actor_train.versions import publish_version
@@ -109,7 +110,7 @@ def with_another_dtype(version: Version) -> Version:
         (cut, "fit"),
         (lose, "no safetensors"),
         (lose_config, "config.json"),
-        (elsewhere, "config.json"),
+        (elsewhere, "is not on this machine; start weight-sync where actor-train's files are"),
         (misdigested, "0000000000000000"),
         (with_one_more_tensor, "not the record's: x"),
         (with_another_dtype, "not the record's"),
@@ -123,6 +124,13 @@ def test_files_that_are_not_the_records_fail_the_lease_and_reach_no_replica(tmp_
     (failure,) = commit.fails
     assert (failure.lease, failure.boundary) == (4, "weights")
     assert told in failure.reason
+
+
+def test_a_machine_without_the_run_directory_is_told_where_to_start_it(tmp_path: Path) -> None:
+    model = a_starting_model(tmp_path / "model")
+    away = tmp_path / "on-another-machine"
+    with pytest.raises(ConfigError, match=r"on-another-machine is not on this machine.*start it beside the broker"):
+        WeightSync().start(a_welcome(a_config(model), away), FakeLink(str(away)))
 
 
 def test_old_versions_go_and_the_starting_model_stays(tmp_path: Path) -> None:
