@@ -11,7 +11,6 @@ damaged one is passed over for the one before, with a line in the log. Nothing i
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +29,7 @@ from stages.actor_train.settings import TrainSettings
 from stages.actor_train.worker import Trainer
 from stages.model.checkpoint import WEIGHTS, load_decoder, overall_digest, save_decoder, tensor_digests
 from stages.model.errors import CheckpointError
+from stages.model.publishing import publish
 from stages.model.tensor_file import file_tensors, manifest_digest
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ def save_checkpoint(trainer: Trainer, directory: Path, step: int, lineage: int) 
     moments = _optimizer_tensors(trainer)
     save_file(moments, aside / OPTIMIZER)
     (aside / TRAINING).write_bytes(msgspec.json.format(msgspec.json.encode(_state(trainer, moments, step, lineage))) + b"\n")
-    _publish(aside, target)
+    publish(aside, target)
     _prune(directory, trainer.settings.keep_checkpoints)
     return target
 
@@ -164,24 +164,3 @@ def _by_step(directory: Path) -> list[Path]:
 def _prune(directory: Path, keep: int) -> None:
     for path in _by_step(directory)[keep:]:
         shutil.rmtree(path)
-
-
-def _publish(aside: Path, target: Path) -> None:
-    """`save_decoder` has synced its own files; the two that came after, the directory and its parent remain."""
-    for path in (aside / OPTIMIZER, aside / TRAINING, aside):
-        _sync(path)
-    replaced = target.with_name(f".{target.name}.replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if target.exists():
-        target.rename(replaced)
-    aside.rename(target)
-    _sync(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,6 +22,7 @@ from stages.model.config import DecoderConfig, read_config
 from stages.model.decoder import Decoder
 from stages.model.device import usable
 from stages.model.errors import CheckpointError, TensorMismatchError
+from stages.model.publishing import publish
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = (
@@ -119,7 +120,7 @@ def save_state(
     (aside / "config.json").write_text(json.dumps(config.to_hugging_face(dtype), indent=2) + "\n", encoding="utf-8")
     if tokenizer_from is not None:
         _copy_tokenizer(Path(tokenizer_from), aside)
-    _publish(aside, target)
+    publish(aside, target)
 
 
 def tensor_digests(state: Mapping[str, Tensor]) -> dict[str, str]:
@@ -171,25 +172,3 @@ def _copy_tokenizer(source: Path, target: Path) -> None:
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-
-
-def _publish(aside: Path, target: Path) -> None:
-    """Makes `aside` durable and gives it its name; an older directory of that name is moved out and removed."""
-    for file in aside.iterdir():
-        _sync(file)
-    _sync(aside)
-    older = aside.with_suffix(".replaced")
-    if target.exists():
-        shutil.rmtree(older, ignore_errors=True)
-        target.rename(older)
-    aside.rename(target)
-    _sync(target.parent)
-    shutil.rmtree(older, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
