@@ -59,7 +59,7 @@ def wheels() -> str:
 def traces() -> set[str]:
     """What of an engine's is to be seen on this machine: bridges, rules, mounts, processes, and whether packets are forwarded."""
     rules = [f"{table}: {line}" for table in ("filter", "nat") for line in _lines("iptables", "-t", table, "-S")]
-    found = {rule for rule in rules if "DOCKER" in rule or "docker0" in rule or SUBNETS in rule or "-P FORWARD" in rule}
+    found = {rule for rule in rules if "DOCKER" in rule or "docker0" in rule or SUBNETS in rule or "-P FORWARD DROP" in rule}
     found |= {line for line in _lines("ip", "-o", "-4", "addr") if SUBNETS in line or "docker0" in line}
     found |= {line for line in Path("/proc/mounts").read_text().splitlines() if f"{DIRECTORY}/" in line}
     found |= {f"forwards: {flag}" for flag in Path("/proc/sys/net/ipv4/ip_forward").read_text().split() if flag == "1"}
