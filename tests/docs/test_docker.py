@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -33,11 +34,33 @@ def environment(engine: Engine, build: Mapping[str, str]) -> Iterator[dict[str, 
 @pytest.mark.docker
 @pytest.mark.skipif(not SDK, reason="the Docker SDK is not installed; make test-docker installs it")
 def test_the_page_does_what_it_says(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    place = str(tmp_path_factory.mktemp("copied") / "runs")
+    place = tmp_path_factory.mktemp("page")
+    written(place)
     typed = [command for block in blocks_of(PAGE) if block.kind == KIND for command in commands(block)]
     assert typed
     for command in typed:
-        run(command, command.text.replace("/tmp/tidemill-runs", place), environment)
+        run(command, at(place, command.text), environment)
+
+
+def written(place: Path) -> None:
+    """The files of the page, for user 1000 to read."""
+    for block in blocks_of(PAGE):
+        if block.file:
+            file = place / block.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text + "\n", encoding="utf-8")
+    assert (place / "mine").is_dir()
+    place.chmod(0o755)
+
+
+def at(place: Path, text: str) -> str:
+    """The command with the test's own folder where the page has a person's."""
+    return text.replace("/tmp/tidemill-runs", f"{place}/runs").replace("$PWD/mine", f"{place}/mine").replace(" mine/", f" {place}/mine/")
+
+
+def test_the_page_s_own_folders_are_the_test_s() -> None:
+    assert at(Path("/t"), "WORK=$PWD/mine PIPELINE=/work/mine.toml up") == "WORK=/t/mine PIPELINE=/work/mine.toml up"
+    assert at(Path("/t"), "-f a.yml -f mine/more.yml cp b:/c /tmp/tidemill-runs/all") == "-f a.yml -f /t/mine/more.yml cp b:/c /t/runs/all"
 
 
 def run(command: Command, text: str, environment: dict[str, str]) -> None:
