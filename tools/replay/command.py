@@ -90,7 +90,7 @@ def speed_of(text: str) -> float:
         speed = 0.0 if text == "max" else float(number)
     except ValueError:
         speed = -1.0
-    if speed < 0 or (speed == 0 and text != "max"):
+    if not 0.0 <= speed < math.inf or (speed == 0 and text != "max"):
         raise ConfigError(f"--speed {text}: expected max, 1x, or another multiple such as 0.5x or 10x")
     return speed
 

@@ -67,6 +67,8 @@ def test_a_cut_opens_with_every_command(run: Path, tmp_path: Path) -> None:
         (("inspect", "RUN", "--from", "-1", "--failed"), "--from -1: seconds"),
         (("inspect", "RUN", "--from", "10", "--to", "5"), "--from 10 --to 5: nothing lies between"),
         (("replay", "RUN", "--stage", "reward", "--from", "nan"), "--from nan: seconds"),
+        (("replay", "RUN", "--stage", "reward", "--speed", "nan"), "--speed nan: expected max"),
+        (("replay", "RUN", "--stage", "reward", "--speed", "infx"), "--speed infx: expected max"),
         (("whatif", "RUN", "--policy", "placement=least_in_flight", "--to", "-5"), "--to -5: seconds"),
         (("inspect", "RUN", "--session", "a.b"), "a number is wanted"),
         (("inspect", "RUN", "--record", "999999"), "there is none"),
