@@ -39,7 +39,10 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> PipelineConf
     except ValidationError as error:
         raise ConfigError("\n".join(complaints(error, source_of))) from None
     config = resolve_folders(config, file)
-    read_model_facts(config.model.path)
+    try:
+        read_model_facts(config.model.path)
+    except ConfigError as error:
+        raise ConfigError(f"model.path: {error}") from None
     return config
 
 
