@@ -14,7 +14,7 @@ UNITS = 256
 
 
 def _connected(endpoint: str) -> zmq.Socket[bytes]:
-    socket = zmq.Context.instance().socket(zmq.DEALER)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     socket.set_hwm(0)
     socket.linger = 0
     socket.connect(endpoint)
