@@ -15,15 +15,12 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
-import xxhash
 from msgspec import Struct
 
 from stages.env.errors import EnvironmentNotFound, EnvironmentOptionError, EnvironmentShapeError
+from stages.service.named_code import Kind, find, source_fingerprint, told
 
 JSON: TypeAlias = Any
 """What a JSON document can hold: None, bool, int, float, str, and lists and string-keyed dicts of those."""
@@ -114,7 +111,7 @@ class LoadedEnvironment:
         except Exception as error:  # user code may raise anything
             if options and isinstance(error, TypeError | ValueError):
                 raise EnvironmentOptionError(f"stages.env.options: {self.path} refuses its options: {error}") from error
-            raise EnvironmentOptionError(f"{self.path} fails when it {when}: {_told(error)}") from error
+            raise EnvironmentOptionError(f"{self.path} fails when it {when}: {told(error)}") from error
 
 
 _GIVEN = frozenset({"index", "purpose", "seed"})
@@ -122,9 +119,12 @@ _GIVEN = frozenset({"index", "purpose", "seed"})
 _OPEN_ENDED = frozenset({inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL})
 
 
+NAMED = Kind("stages.env.environment", "stages.env", "module:Class, for example my_module:MyEnv", EnvironmentNotFound)
+
+
 def load_environment(path: str) -> LoadedEnvironment:
     """Imports `module:Class`. Raises EnvironmentNotFound or EnvironmentShapeError, each saying what to do."""
-    kind = _resolve(path)
+    kind = find(path, NAMED)
     if not inspect.isclass(kind):
         raise EnvironmentShapeError(f"{path} is not a class; stages.env.environment names a class as module:Class")
     for method in ("reset", "step"):
@@ -135,46 +135,6 @@ def load_environment(path: str) -> LoadedEnvironment:
         raise EnvironmentShapeError(f"{path} has no task source; write `task(index, purpose, seed, **options)` as a static method")
     _check_call(path, "task", source, 3)
     return LoadedEnvironment(path, cast("Callable[..., Environment]", kind), source, source_fingerprint(kind))
-
-
-def source_fingerprint(found: object) -> str:
-    """xxh3-64 (16 hex digits) of the source of the module that defines `found`; of its name where it has none."""
-    module = inspect.getmodule(found)
-    try:
-        text = inspect.getsource(module) if module else repr(found)
-    except OSError:
-        text = module.__name__ if module else repr(found)
-    return xxhash.xxh3_64_hexdigest(text.encode())
-
-
-def _resolve(path: str) -> object:
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise EnvironmentNotFound(f"stages.env.environment is {path!r}; write it as module:Class, for example my_module:MyEnv")
-    try:
-        return reduce(getattr, name.split("."), _imported(path, module))
-    except AttributeError as error:
-        raise EnvironmentNotFound(f"{path}: the module {module} has no {name}") from error
-
-
-def _imported(path: str, module: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        own = module == error.name or module.startswith(f"{error.name}.")
-        there = (f"no module {error.name!r} on the path; put the folder that holds it into `path` of [stages.env]; "
-                 "on another host, install it there or name its folder in PYTHONPATH")  # fmt: skip
-        cause = there if own else f"its own import of {error.name!r} fails; install that here"
-        raise EnvironmentNotFound(f"{path}: {cause}") from error
-    except SystemExit as error:
-        raise EnvironmentNotFound(f"{path} cannot be imported: it calls sys.exit({error.code!r}) when it is imported") from error
-    except Exception as error:  # the module is user code and may raise anything
-        raise EnvironmentNotFound(f"{path} cannot be imported: {_told(error)}") from error
-
-
-def _told(error: BaseException) -> str:
-    """Type and text of what user code raised, as one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _check_method(path: str, kind: type, method: str) -> None:

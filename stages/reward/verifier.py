@@ -21,15 +21,12 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-import xxhash
 from msgspec import Struct
 
 from schemas.errors import ConfigError, VerifierFailure
+from stages.service.named_code import Kind, find, source_fingerprint
 
 JSON: TypeAlias = Any
 Speaker: TypeAlias = Literal["env", "policy"]
@@ -93,9 +90,12 @@ class LoadedVerifier:
         return reward_parts(judgement)
 
 
+NAMED = Kind("stages.reward.verifier", "stages.reward", "module:function, for example my_module:my_reward", VerifierNotFound)
+
+
 def load_verifier(path: str) -> LoadedVerifier:
     """Imports `module:function`. Raises VerifierNotFound or VerifierShapeError, each saying what to do."""
-    function = _resolve(path)
+    function = find(path, NAMED)
     if not callable(function):
         raise VerifierShapeError(f"{path} is not a function; write `def {path.partition(':')[2]}(episode): ...`")
     try:
@@ -135,16 +135,6 @@ def reward_parts(judgement: object) -> dict[str, float]:
     return {str(name): _finite(str(name), part) for name, part in parts.items()}
 
 
-def source_fingerprint(function: object) -> str:
-    """xxh3-64 (16 hex digits) of the source of the module that defines `function`; of its name where it has none."""
-    module = inspect.getmodule(function)
-    try:
-        text = inspect.getsource(module) if module else repr(function)
-    except OSError:
-        text = module.__name__ if module else repr(function)
-    return xxhash.xxh3_64_hexdigest(text.encode())
-
-
 def _finite(name: str, part: object) -> float:
     try:
         number = float(cast("float", part))
@@ -153,29 +143,3 @@ def _finite(name: str, part: object) -> float:
     if not math.isfinite(number):
         raise VerifierFailure(f"the part {name!r} of a verifier's reward is {number}; rewards are finite")
     return number
-
-
-def _resolve(path: str) -> object:
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise VerifierNotFound(f"stages.reward.verifier is {path!r}; write it as module:function, for example my_module:my_reward")
-    try:
-        return reduce(getattr, name.split("."), _imported(path, module))
-    except AttributeError as error:
-        raise VerifierNotFound(f"{path}: the module {module} has no {name}") from error
-
-
-def _imported(path: str, module: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        own = module == error.name or module.startswith(f"{error.name}.")
-        there = (f"no module {error.name!r} on the path; put the folder that holds it into `path` of [stages.reward]; "
-                 "on another host, install it there or name its folder in PYTHONPATH")  # fmt: skip
-        cause = there if own else f"its own import of {error.name!r} fails; install that here"
-        raise VerifierNotFound(f"{path}: {cause}") from error
-    except SystemExit as error:
-        raise VerifierNotFound(f"{path} cannot be imported: it calls sys.exit({error.code!r}) when it is imported") from error
-    except Exception as error:  # the module is user code and may raise anything
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise VerifierNotFound(f"{path} cannot be imported: {told}") from error

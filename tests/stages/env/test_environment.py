@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.env.environment import Done, load_environment, source_fingerprint
+from stages.env.environment import Done, load_environment
 from stages.env.errors import EnvironmentNotFound, EnvironmentOptionError, EnvironmentShapeError
+from stages.service.named_code import source_fingerprint
 
 CALCULATOR = "stages.env.calculator:Calculator"
 GUESS = "stages.env.guess:Guess"
