@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,63 +15,18 @@ from msgspec import to_builtins
 from schemas.edges import EDGES
 from schemas.errors import ConfigError, JournalError
 from tools.records import selection, views
+from tools.records.bar import Bar
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
+from tools.records.printing import quietly, written
+from tools.records.rows import ROW
 from tools.records.selection import Selection
 from tools.records.tables import FailureRow
 
 DAMAGED = 1
+LONG_BYTES = 128 << 20
+"""To index so much takes a second or so: it is announced."""
 SEGMENT_FIELDS = ("index", "first", "entries", "began", "ended")
-BAR = 30
-
-
-class Bar:
-    """Progress on stderr, where somebody looks at it; nothing for what is over at once."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._next = time.monotonic() + 0.5
-        self._is_shown = False
-
-    def __call__(self, done: int, total: int) -> None:
-        """Draws, ten times a second at most."""
-        if time.monotonic() < self._next or not sys.stderr.isatty():
-            return
-        self._next, self._is_shown = time.monotonic() + 0.1, True
-        part = min(1.0, done / total) if total else 1.0
-        print(
-            f"\r\x1b[K{self._what} [{'#' * int(part * BAR):<{BAR}}] {part:4.0%} of {views.size_text(total)}",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def clear(self) -> None:
-        """Takes it away, so that lines can be printed."""
-        if self._is_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._is_shown = False
-
-
-def quietly(write: Iterable[str], bar: Bar | None = None) -> int:
-    """Prints lines as they come; a reader that has seen enough ends it without a complaint."""
-    written(write, bar)
-    return 0
-
-
-def written(write: Iterable[str], bar: Bar | None = None) -> bool:
-    """As `quietly`; False where the reader went before the end. The first line is out at once, a terminal's others too."""
-    follows = bar is not None and sys.stdout.isatty()
-    try:
-        for number, line in enumerate(write):
-            if bar is not None:
-                bar.clear()
-            print(line, flush=follows or not number)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
 
 
 def is_coloured() -> bool:
@@ -82,13 +36,13 @@ def is_coloured() -> bool:
 
 def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, slowest: int, as_json: bool) -> int:
     """One view: a record, an episode, failures, records, or the whole."""
-    bar = Bar("reading")
+    bar = Bar()
     with open_run(text) as run, Look(run, bar) as look:
         try:
             if record:
-                return _record(look, record, as_json=as_json)
+                return _record(look, record, bar, as_json=as_json)
             if episode:
-                return _episode(look, episode, as_json=as_json)
+                return _episode(look, episode, bar, as_json=as_json)
             if wanted.is_empty and not slowest:
                 return _overview(run, look, bar, as_json=as_json)
             if wanted.queue is not None:
@@ -104,7 +58,7 @@ def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, slow
             bar.clear()
 
 
-def _record(look: Look, text: str, *, as_json: bool) -> int:
+def _record(look: Look, text: str, bar: Bar, *, as_json: bool) -> int:
     from tools.records import record
     from tools.records.words import words_of
 
@@ -115,37 +69,71 @@ def _record(look: Look, text: str, *, as_json: bool) -> int:
         print(f"tidemill: {error}", file=sys.stderr)
         return DAMAGED
     if as_json:
-        return quietly([json.dumps(record.as_json(found), default=repr)])
-    return quietly(views.record_lines(found, words_of(look.run)))
+        return quietly([json.dumps(record.as_json(found), default=repr)], bar)
+    return quietly(views.record_lines(found, words_of(look.run)), bar)
 
 
-def _episode(look: Look, text: str, *, as_json: bool) -> int:
+def _episode(look: Look, text: str, bar: Bar, *, as_json: bool) -> int:
     from tools.records.conversing import conversation
 
     talk = conversation(look, *selection.session_of(text))
     if as_json:
-        return quietly([json.dumps(to_builtins(talk), default=repr)])
-    return quietly(views.conversation_lines(talk, coloured=is_coloured()))
+        return quietly([json.dumps(to_builtins(talk), default=repr)], bar)
+    return quietly(views.conversation_lines(talk, coloured=is_coloured()), bar)
 
 
 def _overview(run: Run, look: Look, bar: Bar, *, as_json: bool) -> int:
     live = run.is_live
     if as_json:
-        return quietly([json.dumps(_overview_fields(run, look, live=live))])
+        return quietly([json.dumps(_overview_fields(run, look, live=live))], bar)
 
     def lines() -> Iterator[str]:
         yield views.first_line(run.name, look.index.sizes(), live=live)
+        _announce(look)
         from tools.records.ending import ending_of
 
         look.scan()
         ending = ending_of(look)
         yield from views.overview(look.index, list(EDGES))
         yield from views.ending_lines(ending)
+        if not ending.is_whole and not look.index.writes:
+            yield views.UNFOLLOWED
         if not live:
             yield life_of(run, ending.phase)
         yield from views.warnings(look.index, look.torn_bytes, live=live, manifest=run.manifest)
 
-    return quietly(lines(), bar)
+    if written(lines(), bar):
+        _follow_behind(look, bar)
+    return 0
+
+
+def _announce(look: Look) -> None:
+    """Says that a long first look begins, or goes on where one was broken off."""
+    left, total = sum(look.index.unscanned().values()), sum(look.index.sizes().values())
+    if left > LONG_BYTES:
+        known = f"; it goes on, {views.size_text(total - left)} are in it" if look.index.meta.segments else ""
+        print(f"tidemill: making the index of {views.size_text(total)}, once{known}", file=sys.stderr)
+
+
+def _follow_behind(look: Look, bar: Bar) -> None:
+    """What stories, failures and steps are looked up in is made once, behind the overview; who does not want to wait for it ends it."""
+    if look.is_followed or not look.index.writes or not look.unfollowed_bytes():
+        return
+    known = look.index.meta.followed
+    goes_on = f" (it goes on, from entry {known.next_number:,})" if known.next_number else ""
+    print(
+        f"tidemill: following what the broker did, once{goes_on}, for stories, failures and steps; Ctrl-C leaves the rest to the first who"
+        " needs it",
+        file=sys.stderr,
+    )
+    try:
+        look.follow()
+    except KeyboardInterrupt:
+        bar.clear()
+        print(f"{views.UNFOLLOWED} (up to entry {look.index.meta.followed.next_number:,} it was)")
+        return
+    known = look.index.meta.followed
+    written([views.failures_line(len(known.failures)), *([f"not followed all the way: {known.note}"] if known.note else [])], bar)
 
 
 def _overview_fields(run: Run, look: Look, *, live: bool) -> dict[str, Any]:
@@ -206,12 +194,13 @@ def _lines_of(look: Look, rows: np.ndarray, *, as_json: bool) -> Iterator[str]:
 def _slowest(look: Look, wanted: Selection, count: int, bar: Bar, *, as_json: bool) -> int:
     """Those that took longest to make, the longest first."""
     look.catch_up()
-    rows = look.all_rows(wanted)
-    if wanted.stage is not None:  # what it takes was made by others
-        made = [place for place, queue in enumerate(look.index.meta.queues) if queue in EDGES and EDGES[queue].producer == wanted.stage]
-        rows = rows[np.isin(rows["queue"], made)]
-    rows = rows[~np.isnan(rows["took"])]
-    slowest = rows[np.argsort(-rows["took"], kind="stable")][:count]
+    names = list(enumerate(look.index.meta.queues))
+    made = [place for place, queue in names if wanted.stage in (None, EDGES[queue].producer if queue in EDGES else None)]
+    slowest = np.empty(0, ROW)
+    for rows in look.rows(wanted):
+        timed = rows[~np.isnan(rows["took"]) & np.isin(rows["queue"], made)]  # what a stage takes was made by others
+        both = np.concatenate([slowest, timed])
+        slowest = both[np.argsort(-both["took"], kind="stable")][:count]
     if written(_lines_of(look, slowest, as_json=as_json), bar):
         _say(look)
     return 0
@@ -253,7 +242,7 @@ def run_story(text: str, run_text: str, *, trace: str, as_json: bool) -> int:
     from tools.records import story, telling
     from tools.records.trace import trace_of
 
-    subject, bar = story.subject_of(text), Bar("reading")
+    subject, bar = story.subject_of(text), Bar()
     with open_run(run_text) as run, Look(run, bar) as look:
         told = telling.tell(look, subject)
         bar.clear()
@@ -281,7 +270,7 @@ def run_cut(run_text: str, around: str, path: str, *, redact: bool) -> int:
     """Everything that bears on one id, in one file."""
     from tools.records import cutting, story
 
-    subject, bar = story.subject_of(around), Bar("reading")
+    subject, bar = story.subject_of(around), Bar()
     with open_run(run_text) as run, Look(run, bar) as look:
         manifest = cutting.cut(look, subject, Path(path), redact=redact)
         bar.clear()

@@ -28,6 +28,9 @@ from tools.records.tables import Snapshot
 MISFITS = (TidemillError, msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What stepping an event that another version of the core recorded may end in."""
 
+SOON_ENTRIES = 20_000
+"""About what a broker lets pass between two checkpoints."""
+
 encode_state = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(State).decode
 _decode_contents = msgspec.msgpack.Decoder(Contents).decode
@@ -78,6 +81,8 @@ class Fold:
     def __init__(self, journal: Path, state: State | None = None, note: str = "", places: Contents | None = None) -> None:
         self.lives = Lives(state) if state is not None else None
         self.places = Places(places)
+        self.is_brief = False
+        """Facts `put` and `leased` are left out."""
         self._dialect = Dialect(journal.parent)
         self.note = note
         self._checkpoints = {int(path.stem): path for path in checkpoints.paths(journal)}
@@ -87,6 +92,10 @@ class Fold:
         if self.lives is not None:
             self.note = self.note or f"not followed further: {why}"
         self.lives = None
+
+    def is_lost(self, number: int) -> bool:
+        """There is no state to go on from, and none soon behind this entry: nothing more is said of what was under way."""
+        return self.lives is None and not any(number <= known <= number + SOON_ENTRIES for known in self._checkpoints)
 
     def take(self, entry: Entry) -> Folded | None:
         """None where the entry cannot be folded."""
@@ -102,7 +111,7 @@ class Fold:
             if (stranger := unknown_lease(self.lives.state, event)) is not None:
                 self.lose(f"entry {entry.number} {stranger}")
                 return None
-            actions, facts = self.lives.step(event, entry.now, entry.number)
+            actions, facts = self.lives.step(event, entry.now, entry.number, is_brief=self.is_brief)
             puts = puts_of(event)
             self.places.take(actions, puts, entry)
             return Folded(event, actions, facts, puts)

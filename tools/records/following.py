@@ -17,7 +17,7 @@ from tools.records import rows as lean
 from tools.records.folding import encode_state, fold_from
 from tools.records.index import Index, state_name
 from tools.records.lives import Fact
-from tools.records.progress import Progress, Way
+from tools.records.progress import FOLLOWING, Progress, Way
 from tools.records.rows import MADE, REFUSED, Names, pack_judged
 from tools.records.tables import FailureRow, Followed, Snapshot
 
@@ -42,8 +42,9 @@ class Following:
         known = self._known
         start = self._index.snapshot(known.state) if known.state else None
         self._fold = fold_from(self._index.journal, start, known.note)
+        self._fold.is_brief = True
         scan = Scan(self._index.journal, Position(*known.end), known.next_number, want_frames=False)
-        batch, way = None, Way(self._index.sizes(), self._progress)
+        batch, way = None, Way(self._index.sizes(), self._progress, FOLLOWING)
         for item in scan:
             if isinstance(item, Damage):
                 if item.last >= item.first:

@@ -24,9 +24,12 @@ import msgspec
 import numpy as np
 
 from tools.records.columns import Column
+from tools.records.progress import sizes_of
 from tools.records.rows import JUDGED, ROW
 from tools.records.tables import FORMAT, Meta, Segment, Snapshot, Totals
 
+BLANK = b"\0\0\0\0"
+"""Where a commit would say that it is one."""
 HEAD_BYTES = 48
 """Of a segment, seal included: no two segments share them. (The journal's own modules are not loaded for a mere look at the index.)"""
 
@@ -99,16 +102,22 @@ class Index:
 
     def sizes(self) -> dict[int, int]:
         """Bytes of the segments that are there, oldest first."""
-        return {int(path.stem): path.stat().st_size for path in sorted(self.journal.glob("[0-9]*.log"))}
+        return sizes_of(self.journal)
 
     def unscanned(self) -> dict[int, int]:
-        """Segments that are not scanned to their ends, with the bytes that are left."""
-        found = {}
-        for segment, size in self.sizes().items():
+        """Segments that are not scanned to their ends, with the bytes that are left; room that is only allotted is none of them."""
+        found, sizes = {}, self.sizes()
+        for segment, size in sizes.items():
             known = self.known(segment)
-            if known is None or known.until < size:
+            if known is None or (known.until < size and not (segment == max(sizes) and self.is_blank(segment, known.until))):
                 found[segment] = size - (known.until if known is not None else 0)
         return found
+
+    def is_blank(self, segment: int, offset: int) -> bool:
+        """No commit begins there: the file ends, or nothing was written behind it."""
+        with segment_file(self.journal, segment).open("rb") as file:
+            file.seek(offset)
+            return not file.read(len(BLANK)).strip(b"\0")
 
     @property
     def gone(self) -> list[int]:

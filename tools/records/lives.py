@@ -73,9 +73,9 @@ class Lives:
         ticket = self.state.tickets.get(header.ticket or 0)
         return ticket.attempt if ticket is not None else header.attempt
 
-    def step(self, event: Event, now: float, number: int) -> tuple[list[Action], list[Fact]]:
-        """Hands the event to the core; its actions, and the facts in order."""
-        self._now, self._number = now, number
+    def step(self, event: Event, now: float, number: int, *, is_brief: bool = False) -> tuple[list[Action], list[Fact]]:
+        """Hands the event to the core; its actions, and the facts in order: `is_brief` leaves out `put` and `leased`, two of three."""
+        self._now, self._number, self._is_brief = now, number, is_brief
         actions = step(self.state, event, now)
         facts = list(self._facts(event, actions))
         return actions, facts
@@ -126,7 +126,7 @@ class Lives:
             yield from self._let_go("acked", lease)
         for failure in commit.fails:
             yield from self._let_go("try_failed", failure.lease, f"{failure.boundary}: {failure.reason}")
-        for header in commit.puts:
+        for header in commit.puts if not self._is_brief else ():
             yield self._fact("put", header, queue=header.queue, client=client, reward=header.reward, tokens=header.new_tokens,
                              detail=header.record)  # fmt: skip
 
@@ -164,6 +164,8 @@ class Lives:
         message = action.message
         if isinstance(message, Deliver):
             self._holds[message.lease] = Hold(message.header.queue, action.client, self._now, message.header, message.header.attempt)
+            if self._is_brief:
+                return
             waiting = self.state.leases.get(message.lease)
             put_at = self.state.messages[waiting.message].put_at if waiting is not None else self._now
             queue = waiting.queue if waiting is not None else message.header.queue

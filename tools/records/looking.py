@@ -30,13 +30,13 @@ AT_ONCE_BYTES = 4 << 20
 
 
 class Look:
-    """A run with its index. `torn_bytes`: known once the last segment is scanned."""
+    """A run with its index."""
 
     def __init__(self, run: Run, progress: Progress | None = None) -> None:
         self.run = run
         self.index = Index(run.journal)
-        self.torn_bytes = 0
-        self._progress = progress
+        self.progress = progress
+        """Told how far a long look is."""
         self._is_scanned = False
         self.is_followed = False
         """To the journal's end as it was then."""
@@ -48,10 +48,11 @@ class Look:
     def __exit__(self, *_: object) -> None:
         self.index.close()
 
-    def progress(self, done: int, total: int) -> None:
-        """Says how far a long look is."""
-        if self._progress is not None:
-            self._progress(done, total)
+    @property
+    def torn_bytes(self) -> int:
+        """What the journal ends with and is no whole commit; known once the last segment is scanned."""
+        newest = self.index.known(max(self.index.sizes(), default=-1))
+        return newest.torn_bytes if newest is not None else 0
 
     # --- what is read ---------------------------------------------------------------------------------------------------------
 
@@ -72,12 +73,12 @@ class Look:
 
     def new_failures(self, upto: int | None = None) -> Iterator[FailureRow]:
         """Follows, and yields what failed as it is found."""
-        if self.is_followed or (upto is not None and upto < self.index.meta.followed.next_number) or not self.index.sizes():
+        if self.is_followed or (upto is not None and upto < self.index.meta.followed.next_number) or not self.unfollowed_bytes():
             return
         from tools.records.following import Following
 
         try:
-            yield from Following(self.index, self._progress).run(upto)
+            yield from Following(self.index, self.progress).run(upto)
         except FileNotFoundError as error:
             raise _dropped(error) from error
         self.is_followed = upto is None
@@ -99,9 +100,18 @@ class Look:
             start = nearest(self.index, number)
         return start
 
+    def dark_from(self, number: int) -> int | None:
+        """The segment from which entry `number` is read where it was found that no fold comes to it; None where one does."""
+        if not any(first <= number <= last for first, last in self.index.meta.followed.unjudged):
+            return None
+        return next(iter(self._around(number)), None)
+
     def unfollowed_bytes(self) -> int:
-        """Of the journal, what the broker did in them is not known yet."""
-        return self.bytes_behind(*self.index.meta.followed.end)
+        """Of the journal, what the broker did in them is not known yet; room that is only allotted is none of it."""
+        segment, offset = self.index.meta.followed.end
+        if segment == max(self.index.sizes(), default=-1) and self.index.is_blank(segment, offset):
+            return 0
+        return self.bytes_behind(segment, offset)
 
     def bytes_behind(self, segment: int, offset: int) -> int:
         """Of the journal, behind a place in it."""
@@ -135,12 +145,11 @@ class Look:
             return
         from tools.records.survey import Survey
 
-        survey = Survey(self.index, self._progress)
+        survey = Survey(self.index, self.progress)
         try:
             yield from survey.run(segments)
         except FileNotFoundError as error:
             raise _dropped(error) from error
-        self.torn_bytes = survey.torn_bytes or self.torn_bytes
         self._is_scanned = set(segments) >= set(self.index.unscanned())
 
     def rows(self, wanted: Selection) -> Iterator[np.ndarray]:

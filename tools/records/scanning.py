@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from broker.journal.format import BLOCK, Entry, Position
 from broker.journal.reading import Damage, Scan
+from broker.lifeline import die_with_parent
 from tools.records import rows as lean
 from tools.records.columns import Column
 from tools.records.index import head_of, rows_file, segment_file
@@ -37,7 +38,7 @@ class Part(msgspec.Struct):
 
 
 class Scanning:
-    """One pass over one segment. `segment` afterwards: what is known of it; `torn_bytes`: what it ends with and is no whole commit."""
+    """One pass over one segment. `segment` afterwards: what is known of it."""
 
     def __init__(self, journal: Path, known: Segment, column: Column, queues: Names, clients: Names) -> None:
         self._journal, self._column = journal, column
@@ -46,7 +47,6 @@ class Scanning:
         self.segment = replace(known, events=dict(known.events), totals=totals, damages=[*known.damages], missing=[*known.missing],
                                hellos=[*known.hellos])  # fmt: skip
         self._packed: list[bytes] = []
-        self.torn_bytes = 0
         self.position: Position | None = None
 
     def run(self, expected: int | None = None) -> Iterator[np.ndarray]:
@@ -66,7 +66,7 @@ class Scanning:
                 yield self._flush()
         if self._packed:
             yield self._flush()
-        self.torn_bytes = scan.torn_bytes
+        segment.torn_bytes = scan.torn_bytes
         if scan.end is not None and scan.end.segment == segment.index:
             segment.until, segment.next, segment.previous = scan.end.offset, scan.expected, scan.previous
 
@@ -161,7 +161,8 @@ def scan_for_another(journal: Path, folder: Path, segment: int) -> None:
 
 
 def main() -> None:
-    """The process."""
+    """The process. It ends with whoever started it: two at once would write the same rows."""
+    die_with_parent()
     journal, folder, *segments = sys.argv[1:]
     for segment in map(int, segments):
         scan_for_another(Path(journal), Path(folder), segment)

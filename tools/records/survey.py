@@ -18,9 +18,10 @@ import numpy as np
 from broker.journal import format as layout
 from broker.journal.format import Position
 from broker.journal.reading import Damage, segment_head
+from broker.lifeline import child_environment
 from tools.records import rows as lean
 from tools.records.index import Index, head_of, segment_file
-from tools.records.progress import Progress, Way
+from tools.records.progress import SCANNING, Progress, Way
 from tools.records.rows import Names
 from tools.records.scanning import Part, Scanning, read_part
 from tools.records.tables import Segment
@@ -63,17 +64,16 @@ class Helpers:
 
 def _start(journal: Path, folder: Path, segments: Sequence[int]) -> subprocess.Popen[str]:
     command = [sys.executable, "-P", "-m", "tools.records.scanning", str(journal), str(folder), *map(str, segments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=child_environment())
 
 
 class Survey:
-    """Over one index. `torn_bytes`: what the newest segment ends with and is no whole commit."""
+    """Over one index."""
 
     def __init__(self, index: Index, progress: Progress | None = None) -> None:
         self._index, self._meta = index, index.meta
-        self._way = Way(index.sizes(), progress)
+        self._way = Way(index.sizes(), progress, SCANNING)
         self._queues, self._clients = Names(self._meta.queues, lean.QUEUES_MOST), Names(self._meta.clients, lean.CLIENTS_MOST)
-        self.torn_bytes = 0
 
     def run(self, segments: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         """Blocks of new rows of these segments, in order, each with its segment. Raises FileNotFoundError where one is gone."""
@@ -101,8 +101,6 @@ class Survey:
             if scanning.position is not None:
                 self._way.say(segment, scanning.position.offset)
             yield rows
-        if scanning.torn_bytes:
-            self.torn_bytes = scanning.torn_bytes
         self._take(scanning.segment)
 
     def _adopt(self, part: Part) -> np.ndarray:

@@ -34,6 +34,8 @@ class Segment(Struct, kw_only=True):
     next: int | None = None
     previous: int | None = None
     """Checksum of its last commit; None where it is not known."""
+    torn_bytes: int = 0
+    """What it ends with and is no whole commit."""
     rows: int = 0
     entries: int = 0
     first: int = -1

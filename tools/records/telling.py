@@ -12,6 +12,7 @@ import numpy as np
 
 from broker.core.actions import Store
 from broker.journal import Entry, Position
+from broker.journal.format import BLOCK
 from broker.journal.reading import Damage, Scan
 from schemas.edges import Role
 from schemas.errors import ConfigError, JournalError
@@ -43,7 +44,7 @@ def tell(look: Look, subject: Subject) -> Story:
         if folded is not None:
             for fact in folded.facts:
                 collector.take(fact)
-        if collector.is_over or (entry.number > scope.last and _is_retired(walk.fold, subject)):
+        if collector.is_over or (entry.number > scope.last and (_is_retired(walk.fold, subject) or walk.fold.is_lost(entry.number))):
             break
     if collector.facts:
         return Story(scope, collector.facts, walk.fold.note)
@@ -171,8 +172,9 @@ class Walk:
     def __init__(self, look: Look, first: int, *, want_frames: bool) -> None:
         self._look = look
         self._journal = look.run.journal
-        self.start = look.state_before(first)
-        self.fold = fold_from(self._journal, self.start)
+        self._dark = look.dark_from(first)
+        self.start = look.state_before(first) if self._dark is None else None
+        self.fold = fold_from(self._journal, self.start, look.index.meta.followed.note if self._dark is not None else "")
         self._want_frames = want_frames
         self.stop_before: int | None = None
         """Entry before which the state is put down in `before` (msgpack); None where there is none."""
@@ -195,5 +197,7 @@ class Walk:
 
     def scan(self) -> Scan:
         """The bare entries, from the commit on in which the start lies."""
+        if self._dark is not None:
+            return Scan(self._journal, Position(self._dark, BLOCK), want_frames=self._want_frames)
         start = Position(*self.start.position) if self.start is not None else None
         return Scan(self._journal, start, None if self.start is not None else 0, want_frames=self._want_frames)

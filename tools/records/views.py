@@ -28,6 +28,10 @@ FLAG_WORDS = (
 )
 DIM, BOLD, RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 SHOWN_DAMAGES = 20
+UNFOLLOWED = (
+    "not followed through the broker's core yet: failures are not counted, refused records not told from others, tickets not"
+    " listed; `--failed` follows it, once, and keeps what it finds"
+)
 SHOWN_VALUES = 12
 """Of an array in one record's view; `--json` shows all."""
 
@@ -131,12 +135,12 @@ def ending_lines(ending: Ending) -> Iterator[str]:
     if ending.endings:
         yield "tickets ended: " + ", ".join(f"{name} {count:,}" for name, count in sorted(ending.endings.items()))
     if ending.failures:
-        yield f"failures: {ending.failures:,} (`--failed` lists them)"
-    if not ending.is_whole:
-        yield (
-            "not followed through the broker's core yet: failures are not counted, refused records not told from others, tickets not"
-            " listed; `--failed` follows it, once, and keeps what it finds"
-        )
+        yield failures_line(ending.failures)
+
+
+def failures_line(count: int) -> str:
+    """How many there were."""
+    return f"failures: {count:,} (`--failed` lists them)" if count else "failures: none"
 
 
 def warnings(index: Index, torn_bytes: int, *, live: bool, manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -20,18 +20,18 @@ from broker.journal import Position
 from schemas.edges import STAGES, Role
 from schemas.errors import ConfigError, TidemillError
 from schemas.messages import Welcome
-from tools.records.command import Bar
+from tools.records.bar import Bar
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
 from tools.records.words import words_of
 from tools.replay.debugging import Debugger
-from tools.replay.lookahead import Turns, recorded_turns
+from tools.replay.lookahead import Part, Turns, recorded_turns
 from tools.replay.player import Player
 from tools.replay.process import ProcessStand
 from tools.replay.recording import Recording
 from tools.replay.report import Tally, context, summary
 from tools.replay.selection import Wanted, wanted_of
-from tools.replay.staging import Scratch, make_stage, replay_config
+from tools.replay.staging import Scratch, make_stage, replay_config, with_model
 from tools.replay.stand import Stand
 from tools.replay.stretch import Stretch, stretch_of
 from tools.replay.weights import apart
@@ -102,22 +102,25 @@ def configure_quietly() -> None:
 
 
 def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) -> int:
-    wanted, stretch = _stretch(asked, run, role, scratch)
-    config = replay_config(run, (*asked.overrides, *(UNHURRIED if asked.debug else ())), asked.code)
+    bar = Bar(is_quiet=asked.debug)
+    wanted, stretch = _stretch(asked, run, role, scratch, bar)
+    config = with_model(replay_config(run, (*asked.overrides, *(UNHURRIED if asked.debug else ())), asked.code), run, role)
     start = Position(*stretch.start.position) if stretch.start is not None else None
-    turns = recorded_turns(run.journal, start, stretch.last) if role is Role.ROLLOUT else Turns()
+    part = Part(journal=str(run.journal), start=start, last=stretch.last)
+    turns = recorded_turns(part, bar) if role is Role.ROLLOUT else Turns()
     debugger = Debugger() if asked.debug else None
 
     def make(welcome: Welcome, client: str) -> Stand | ProcessStand:
         if not asked.in_process:
-            return ProcessStand(role, welcome, client, run.journal)
+            return ProcessStand(role, welcome, client, part)
         stage = make_stage(role, turns, debugger)
         return Stand(stage, welcome) if debugger is None else Stand(stage, welcome, debugger=debugger, patience_s=math.inf)
 
-    recording = Recording(run.journal, start=stretch.start)
+    recording = Recording(run.journal, start=stretch.start, progress=bar)
     player = Player(role, wanted, scratch, turns, config, make, stretch, speed, alone=asked.slowest > 0)
     try:
         tally = _tally(asked, player, recording)
+        bar.clear()
     except bdb.BdbQuit:
         return 0
     except KeyboardInterrupt:
@@ -132,12 +135,11 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
     return _say(asked, run, role, scratch, player, tally, recording.note, recording.dialect.changed)
 
 
-def _stretch(asked: Asked, run: Run, role: Role, scratch: Scratch) -> tuple[Wanted, Stretch]:
+def _stretch(asked: Asked, run: Run, role: Role, scratch: Scratch, bar: Bar) -> tuple[Wanted, Stretch]:
     """What is wanted, and where in the journal that is; a run that is wanted whole needs no index."""
     wanted = wanted_of(asked.only, asked.begin, asked.end)
     if wanted.is_everything:
         return wanted, Stretch()
-    bar = Bar("reading")
     with Look(run, bar) as look:
         stretch = stretch_of(look, role, wanted, scratch.checkpoints())
         bar.clear()

@@ -16,6 +16,7 @@ from broker.journal.reading import Damage, Scan
 from schemas.codec import decode_record
 from schemas.messages import Commit
 from schemas.records import Action
+from tools.records.progress import Progress, Way, sizes_of
 from tools.replay.pace import Spans, spans_of
 
 
@@ -27,14 +28,24 @@ class Turns(Struct):
     refused: set[int] = field(default_factory=set)
 
 
-def recorded_turns(journal: Path, start: Position | None = None, last: int | None = None) -> Turns:
-    """Of all replicas: leases are one broker's, so no two share one. From the commit at `start` on, up to entry `last` and as long behind
-    it as a turn may be answered."""
-    turns, over = Turns(), None
-    for entry in Scan(journal, start):
+class Part(Struct, frozen=True, kw_only=True):
+    """Where in a journal turns are looked for: from the commit at `start` on, up to entry `last` and as long behind it as a turn may be
+    answered; None for the journal's own beginning and end."""
+
+    journal: str
+    start: Position | None = None
+    last: int | None = None
+
+
+def recorded_turns(part: Part, progress: Progress | None = None) -> Turns:
+    """Of all replicas: leases are one broker's, so no two share one."""
+    turns, over, journal = Turns(), None, Path(part.journal)
+    way = Way(sizes_of(journal), progress)
+    for entry in Scan(journal, part.start):
         if isinstance(entry, Damage) or b"commit" not in entry.event:
             continue
-        if last is not None and entry.number > last:
+        way.say(entry.position.segment, entry.position.offset)
+        if part.last is not None and entry.number > part.last:
             over = entry.now + LEASE_SECONDS if over is None else over
             if entry.now > over:
                 break

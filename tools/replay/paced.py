@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+import msgspec
 
 from stages.service.main import run
-from tools.replay.lookahead import recorded_turns
-from tools.replay.process import JOURNAL
+from tools.replay.lookahead import Part, recorded_turns
+from tools.replay.process import RECORDED
 from tools.replay.staging import paced_rollout
 
 if __name__ == "__main__":
-    run(paced_rollout(recorded_turns(Path(os.environ[JOURNAL]))))
+    run(paced_rollout(recorded_turns(msgspec.json.decode(os.environ[RECORDED], type=Part))))

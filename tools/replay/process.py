@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import zmq
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from schemas.codec import Frame, decode_client_message, encode_message
 from schemas.edges import Role
 from schemas.messages import BrokerMessage, ClientMessage, Committed, Drain, Drained, Heartbeat, Hello, Numbered, Welcome
 from tools.replay.errors import ReplayError
+from tools.replay.lookahead import Part
 from tools.replay.stand import Said
 
 START_S = 120.0
@@ -33,15 +35,15 @@ HEARTBEAT_S = 0.5
 IDLE_HEARTBEATS = 4
 """So many in a row, and no answer: a stage whose own thread does the work has none to give."""
 END_S = 10.0
-JOURNAL = "TIDEMILL_REPLAY_JOURNAL"
-"""Tells a paced rollout where the recorded turns stand."""
+RECORDED = "TIDEMILL_REPLAY_RECORDED"
+"""Tells a paced rollout where the recorded turns stand: a `Part`, as JSON."""
 LOG_LINES = 8
 
 
 class ProcessStand:
     """See tools.replay.stand.Playable. Raises ReplayError where the stage ends or does not get ready."""
 
-    def __init__(self, role: Role, welcome: Welcome, name: str, journal: Path) -> None:
+    def __init__(self, role: Role, welcome: Welcome, name: str, recorded: Part) -> None:
         self._welcome = replace(welcome, heartbeat_s=HEARTBEAT_S)
         self._folder = Path(tempfile.mkdtemp(prefix="tidemill-"))
         self._waits_for_user_code = role in (Role.ENV, Role.REWARD)
@@ -55,7 +57,7 @@ class ProcessStand:
         module = "tools.replay.paced" if role is Role.ROLLOUT else f"stages.{role.replace('-', '_')}"
         command = [sys.executable, "-P", "-m", "stages.service.lifeline", module, "--broker", endpoint, "--name", name]
         with (self._folder / "log").open("wb") as log:
-            environment = {**child_environment(), JOURNAL: str(journal)}
+            environment = {**child_environment(), RECORDED: msgspec.json.encode(recorded).decode()}
             self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         self._identity = b""
         self._ready = False
@@ -72,6 +74,11 @@ class ProcessStand:
                 lines = self._last_lines()
                 self.close()
                 raise ReplayError(f"the stage did not get ready; its last lines:\n{lines}")
+
+    @property
+    def pid(self) -> int:
+        """Of the stage."""
+        return self._child.pid
 
     def give(self, order: BrokerMessage, frames: Sequence[Frame]) -> None:
         self._quiet = 0

@@ -28,6 +28,7 @@ from schemas.errors import JournalError
 from schemas.messages import BrokerMessage, Deliver, InstallOrder, Plan
 from tools.records.dialect import Dialect
 from tools.records.folding import contents_of, unknown_lease
+from tools.records.progress import Progress, Way, sizes_of
 from tools.records.tables import Snapshot
 
 _decode_state = msgspec.msgpack.Decoder(State).decode
@@ -55,10 +56,12 @@ class Moment(Struct, frozen=True, gc=False):
 class Recording:
     """Reads one journal's folder. `state` is that after the last moment that was yielded."""
 
-    def __init__(self, journal: Path, policies: Policies = DEFAULT, start: Snapshot | None = None) -> None:
+    def __init__(self, journal: Path, policies: Policies = DEFAULT, start: Snapshot | None = None,
+                 progress: Progress | None = None) -> None:  # fmt: skip
         self._journal = journal
         self._policies = policies
         self._start = start
+        self._way = Way(sizes_of(journal), progress)
         self.dialect = Dialect(journal.parent)
         self.state: State | None = None
         self.met: dict[str, str] = {}
@@ -91,6 +94,7 @@ class Recording:
         first = self._start.number if self._start is not None else 0
         for found in Scan(self._journal, Position(*self._start.position) if self._start is not None else None):
             if not isinstance(found, Damage):
+                self._way.say(found.position.segment, found.position.offset)
                 if found.number >= first:
                     yield found
             elif found.last >= found.first:

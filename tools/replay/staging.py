@@ -22,6 +22,7 @@ from schemas.errors import ConfigError
 from schemas.records import Install, Version
 from stages.service.stage import Stage
 from tools.records.opening import Run
+from tools.records.words import tokenizer_of
 from tools.replay.debugging import Debugger
 from tools.replay.errors import VersionGone
 from tools.replay.lookahead import Turns
@@ -43,6 +44,18 @@ def replay_config(run: Run, overrides: Sequence[str], code: Path | None) -> dict
         return PipelineConfig.model_validate(raw).model_dump(mode="json")
     except ValidationError as error:
         raise ConfigError(f"the configuration cannot be replayed: {error}") from None
+
+
+def with_model(config: dict[str, Any], run: Run, role: Role) -> dict[str, Any]:
+    """With a model's folder that is here: nobody serves files to a replayed stage. A reward needs the tokenizer alone, which a cut and
+    a checkpoint hold as well. Raises ConfigError where there is none."""
+    path = config["model"]["path"]
+    if role is Role.WEIGHT_SYNC or Path(path).is_dir():
+        return config
+    tokenizer = tokenizer_of(run) if role is Role.REWARD else None
+    if tokenizer is None:
+        raise ConfigError(f"model.path: the recorded folder {path} is not on this machine; say where it is: --set model.path=FOLDER")
+    return {**config, "model": {**config["model"], "path": str(tokenizer.parent)}}
 
 
 class Scratch:

@@ -22,7 +22,7 @@ from schemas.config.overrides import parse_override
 from schemas.edges import Role
 from schemas.errors import ConfigError
 from schemas.messages import Deliver
-from tools.records.command import Bar
+from tools.records.bar import Bar
 from tools.records.folding import encode_state, state_of
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
@@ -69,13 +69,16 @@ def run_whatif(asked: Asked) -> int:
     with open_run(asked.run) as run:
         asking = Asking(choose(names), constants_of(run, asked.overrides))
         wanted = Wanted(begin=asked.begin, end=asked.end)
-        stretch = _stretch(run, wanted)
-        recording = Recording(run.journal, asking.policies, stretch.start)
+        bar = Bar()
+        stretch = _stretch(run, wanted, bar)
+        recording = Recording(run.journal, asking.policies, stretch.start, bar)
         counts: Counter[tuple[str, bool]] = Counter()
         for dated in _within(decisions(run, recording, asking), stretch, wanted):
             counts[dated.decision.kind, dated.decision.differs] += 1
             if dated.decision.differs:
+                bar.clear()
                 print(_json(dated) if asked.as_json else "\n".join(lines_of(dated)))
+        bar.clear()
         if recording.note:
             print(f"tidemill: {recording.note}", file=sys.stderr)
         if not asked.as_json:
@@ -91,11 +94,10 @@ def _within(found: Iterable[Dated], stretch: Stretch, wanted: Wanted) -> Iterato
             yield dated
 
 
-def _stretch(run: Run, wanted: Wanted) -> Stretch:
+def _stretch(run: Run, wanted: Wanted, bar: Bar) -> Stretch:
     """The part of the journal that is read; a run that is wanted whole needs no index."""
     if wanted.is_everything:
         return Stretch()
-    bar = Bar("reading")
     with Look(run, bar) as look:
         stretch = stretch_of(look, Role.ENV, wanted, ())
         bar.clear()

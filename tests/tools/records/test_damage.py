@@ -18,7 +18,7 @@ from tools.records.looking import Look
 from tools.records.opening import open_run
 from tools.records.selection import Selection
 from tools.records.story import subject_of
-from tools.records.telling import tell
+from tools.records.telling import Walk, tell
 from tools.sim.driver import Entry
 
 
@@ -71,6 +71,24 @@ def test_a_flipped_bit_in_an_event_costs_that_entry_and_stops_the_fold(tmp_path:
     assert whole - 40 < found < whole
     assert any(f"entry {number} is lost" in line for line in words)
     assert any("not followed all the way" in line and f"{number}" in line for line in words)
+
+
+def test_what_lies_behind_a_lost_entry_is_told_from_the_rows_without_a_walk_to_it(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries, segment_bytes=30_000)
+    number = next(n for n, entry in enumerate(entries) if n > 60 and entry.frames)
+    place = place_of(run, number)
+    flip(log_of(run, place.segment), place.offset + ENTRY_HEAD.size + 5)
+    with Look(open_run(str(run))) as look:
+        look.catch_up()
+        rows = look.all_rows(Selection(queue="episodes"))
+        ticket = int(rows["ticket"][-1])
+        of = look.all_rows(Selection(session=(ticket, None)))
+        read = Walk(look, int(of["number"].min()), want_frames=False)
+        first = next(iter(read))[0].number
+        story = tell(look, subject_of(f"ticket:{ticket}"))
+    assert number + 20 < first <= int(of["number"].min())
+    assert {fact.number for fact in story.facts} == set(of["number"].tolist())
+    assert f"entries {number} to {number} are gone" in story.note
 
 
 def test_a_flipped_bit_in_frames_leaves_the_header_and_says_so(tmp_path: Path, entries: list[Entry]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +16,12 @@ import pytest
 import structlog
 
 from broker.core.events import Received
+from broker.journal import Position
 from broker.journal import checkpoint as checkpoints
 from broker.policy.registry import DEFAULT
+from schemas.edges import Role
 from schemas.errors import ConfigError
-from schemas.messages import Commit
+from schemas.messages import Commit, Welcome
 from tests.tools.replay.recorded import HOUSE, record, tidemill
 from tools.records.looking import Look
 from tools.records.opening import open_run
@@ -26,7 +30,10 @@ from tools.replay import whatif
 from tools.replay.asking import Asking
 from tools.replay.command import Asked, run_replay
 from tools.replay.errors import VersionGone
+from tools.replay.lookahead import Part
+from tools.replay.process import RECORDED, ProcessStand
 from tools.replay.recording import Recording
+from tools.replay.staging import replay_config
 from tools.replay.whatif import decisions, run_whatif
 
 STAGES = ("reward", "reference", "env", "weight-sync", "actor-train", "rollout")
@@ -146,6 +153,39 @@ def test_a_session_cut_out_of_a_run_is_played_from_the_cut_alone(hunt: Path) -> 
     done = tidemill(folder, "replay", "out.tide", "--stage", "reward", "--only", session, "--diff")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "records and orders given" in done.stdout
+
+
+def test_a_cut_is_judged_where_its_model_is_not(hunt: Path, tmp_path: Path) -> None:
+    """As on the machine of whom it was sent to."""
+    folder, session = hunt.parents[1], failed_session(hunt)
+    assert tidemill(folder, "cut", "runs/hunt", "--around", f"session:{session}", str(tmp_path / "whole.tide")).returncode == 0
+    with zipfile.ZipFile(tmp_path / "whole.tide") as whole, zipfile.ZipFile(tmp_path / "case.tide", "w") as case:
+        for name in whole.namelist():
+            data = whole.read(name)
+            if name == "config.json":
+                config = json.loads(data)
+                data = json.dumps({**config, "model": {**config["model"], "path": "/nowhere"}}).encode()
+            case.writestr(name, data)
+    replay = ("replay", str(tmp_path / "case.tide"), "--only", session, "--diff", "--stage")
+    judged = tidemill(folder, *replay, "reward")
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    refused = tidemill(folder, *replay, "env")
+    assert refused.returncode == 2
+    assert "/nowhere is not on this machine; say where it is: --set model.path=FOLDER" in refused.stderr
+
+
+def test_a_stage_in_a_process_of_its_own_is_told_which_part_of_the_journal_is_played(hunt: Path) -> None:
+    """A rollout looks up there how its turns were sampled: in that part, not in all of a large run."""
+    with open_run(str(hunt)) as run:
+        config = replay_config(run, (), None)
+        part = Part(journal=str(run.journal), start=Position(0, 4096), last=7)
+    stand = ProcessStand(Role.REWARD, Welcome(epoch=1, next_seq=1, config=config, run_directory=str(hunt)), "reward-0", part)
+    try:
+        environment = Path(f"/proc/{stand.pid}/environ").read_bytes().split(b"\0")
+    finally:
+        stand.close()
+    told = next(value for name, _, value in (variable.partition(b"=") for variable in environment) if name.decode() == RECORDED)
+    assert msgspec.json.decode(told, type=Part) == part
 
 
 def test_what_was_not_recorded_is_refused(hunt: Path) -> None:
