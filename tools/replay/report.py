@@ -36,6 +36,8 @@ class Tally(Struct):
     equal: int = 0
     missing: int = 0
     fields: Counter[str] = field(default_factory=Counter)
+    first_of: dict[str, str] = field(default_factory=dict)
+    """What the first answer was about that differs in a field."""
     rounded: dict[str, float] = field(default_factory=dict)
     first: First | None = None
     weights: Pair | None = None
@@ -53,8 +55,9 @@ class Tally(Struct):
             self.rounded[name] = max(self.rounded.get(name, 0.0), distance)
         self.missing += pair.now is None
         self.equal += not found.differences
-        for name in {without_indices(difference.field) for difference in found.differences}:
+        for name in sorted({without_indices(difference.field) for difference in found.differences}):
             self.fields[name] += 1
+            self.first_of.setdefault(name, pair.subject)
         if found.differences and self.first is None:
             self.first = First(pair, found.differences)
         if self.weights is None and pair.now is not None and any(".tensors" in difference.field for difference in found.differences):
@@ -86,7 +89,8 @@ def summary(tally: Tally, given: int, skipped: int) -> Iterator[str]:
     if tally.missing:
         yield f"{tally.missing} recorded answers did not come"
     for name, count in tally.fields.most_common():
-        yield f"  {count} answers differ in {name}"
+        about = tally.first_of.get(name)
+        yield f"  {count} answers differ in {name}" + (f", first in: {about}" if about else "")
     for name, distance in sorted(tally.rounded.items()):
         allowed = TOLERANCES.get(name)
         stated = f"{allowed:g}" if allowed is not None else f"{METRIC_TOLERANCE:g} of its size"
