@@ -21,10 +21,11 @@ def hosts_awaited(scene: Scene) -> Iterator[Seen]:
     if len(here) >= wanted and not lacking:
         return
     why = f"the run waits for hosts: {len(here)} of {wanted} are here ({', '.join(here) or 'none'})"
+    bound = [role for role in lacking if role in state.settings.head_roles]
     if lacking and len(here) >= wanted:
         why = f"no host that is here ({', '.join(here) or 'none'}) may run {', '.join(lacking)}"
-    bound = [role for role in lacking if role in state.settings.head_roles]
-    where = f"; {', '.join(bound)} runs where the run directory is: start `tidemill host` there too" if bound else ""
+        why += f"; {', '.join(bound)} only where the run directory is reached, {state.run_directory}" if bound else ""
+    where = f"; for {', '.join(bound)} one beside the run directory, without --directory" if bound else ""
     yield Seen(
         what=why, since_s=scene.now - state.started_at, subject="hosts", advice=f"start the others, or set host.wait_for lower{where}"
     )

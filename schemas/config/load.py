@@ -52,14 +52,16 @@ def find_file(file: Path) -> Path:
     return shipped if not file.exists() and not file.is_absolute() and shipped.is_file() else file
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """The tables of a TOML file; raises ConfigError where there is none or it is not TOML."""
+def read_toml(file: Path, hint: str = "pipelines stand under compose/pipelines/") -> dict[str, Any]:
+    """The tables of a TOML file; raises ConfigError where there is none (with the `hint`) or it is not TOML."""
+    if file.is_dir():
+        raise ConfigError(f"{file}: is a folder, not a file; {hint}")
     try:
         if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe or a device might never end
             raise ConfigError(f"{file}: is no regular file; give a pipeline in TOML")
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
     except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; pipelines stand under compose/pipelines/") from None
+        raise ConfigError(f"{file}: no such file; {hint}") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

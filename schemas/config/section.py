@@ -34,7 +34,8 @@ LARGEST = 2**63 - 1
 """What the messages between processes can hold."""
 AtLeastOne = Annotated[int, Field(ge=1, le=LARGEST)]
 NotNegative = Annotated[int, Field(ge=0, le=LARGEST)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+"""Thirty years are for ever; beyond, clocks and time-outs overflow."""
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Name = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "1 to 64 letters, digits, `_`, `-` or `.`")]
 Device = Annotated[str, matching(r"cpu|cuda(:\d+)?", '"cpu", "cuda" or "cuda:<number>"')]

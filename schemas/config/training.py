@@ -30,7 +30,7 @@ class ScheduleConfig(Section):
     """A live session's KV when new weights arrive: `keep` goes on with it, and records which version computed it."""
     drop_uniform: bool = True
     """Drops groups whose rewards are all equal before the reference pass is paid for: their advantages are zero."""
-    max_refills: Annotated[float, Field(ge=0)] = 0.5
+    max_refills: Annotated[float, Field(ge=0, le=1e6)] = 0.5
     """Groups that replace dropped ones, at most, in multiples of `groups_per_step`; then a step takes what it has."""
     min_members: AtLeastOne = 2
     """Members that have to come through for a group to be trained without the rest."""
@@ -44,23 +44,23 @@ class ScheduleConfig(Section):
 class AlgorithmConfig(Section):
     """`[algorithm]`: loss and optimizer (AdamW; GRPO as in DeepSeekMath, clip-higher and token mean as in DAPO)."""
 
-    learning_rate: Annotated[float, Field(gt=0)] = 5e-4
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = 5e-4
     """Step size of AdamW after warm-up."""
     learning_rate_end: Fraction = 1.0
     """Share of the learning rate that is left at the run's last step; it falls linearly from the first. 1: constant."""
     betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = (0.9, 0.95)
     """Decay of AdamW's running mean and running square."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Decoupled weight decay of AdamW, on matrices only."""
     warmup_steps: NotNegative = 0
     """Optimizer steps over which the learning rate rises linearly from zero."""
-    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
+    gradient_clip: Annotated[float, Field(gt=0, le=1e9)] = 1.0
     """Norm to which the gradient of a step is cut."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """The probability ratio is clipped below 1 - `clip_low`."""
-    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    clip_high: Annotated[float, Field(gt=0, le=1e9)] = 0.28
     """The probability ratio is clipped above 1 + `clip_high`."""
-    kl_coefficient: Annotated[float, Field(ge=0)] = 0.001
+    kl_coefficient: Annotated[float, Field(ge=0, le=1e6)] = 0.001
     """Weight of the KL divergence to the reference in the loss; 0: no reference pass, and no reference process."""
     advantage: Literal["grpo"] = "grpo"
     """`grpo`: reward minus the group's mean, over the group's standard deviation."""
@@ -71,7 +71,7 @@ class AlgorithmConfig(Section):
 class SamplingConfig(Section):
     """`[sampling]`: how train turns are sampled."""
 
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Divides the logits before the softmax."""
     top_p: Fraction = 1.0
     """Keeps the likeliest tokens that together reach this probability; 1 keeps all."""
@@ -90,5 +90,5 @@ class EvaluationConfig(Section):
     """Evaluates the starting weights before the first train ticket."""
     at_end: bool = True
     """Evaluates the last version after the last step."""
-    temperature: Annotated[float, Field(ge=0)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=1000)] = 1.0
     """Temperature of eval turns; 0 picks the likeliest token."""

@@ -85,11 +85,14 @@ def _end_of_text(model: Path) -> tuple[int, ...]:
     """`eos_token_id` of generation_config.json, else of config.json; none where neither names one."""
     for name in ("generation_config.json", "config.json"):
         try:
-            named = json.loads((model / name).read_text(encoding="utf-8")).get("eos_token_id")
+            found = json.loads((model / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigError(f"model.path: {model / name} cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"model.path: {model / name} holds no JSON object")
+        named = found.get("eos_token_id")
         if named is not None:
             return tuple(named) if isinstance(named, list) else (named,)
     return ()

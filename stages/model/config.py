@@ -7,6 +7,7 @@ Hugging Face would, and that every other one is refused by name. Knows no torch.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,14 +101,14 @@ def config_from_hugging_face(raw: Mapping[str, Any], where: str = "config.json")
         intermediate_size=_required(raw, "intermediate_size", where),
         num_hidden_layers=_required(raw, "num_hidden_layers", where),
         num_attention_heads=heads,
-        num_key_value_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or hidden // heads,
-        max_position_embeddings=raw.get("max_position_embeddings", 32_768),
-        rope_theta=float(_rope(raw).get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-        rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
-        tie_word_embeddings=raw.get("tie_word_embeddings", False),
-        attention_bias=raw.get("attention_bias", False),
-        initializer_range=raw.get("initializer_range", 0.02),
+        num_key_value_heads=_required(raw, "num_key_value_heads", where) if raw.get("num_key_value_heads") else heads,
+        head_dim=_required(raw, "head_dim", where) if raw.get("head_dim") else hidden // max(1, heads),
+        max_position_embeddings=_required({"max_position_embeddings": 32_768, **raw}, "max_position_embeddings", where),
+        rope_theta=_positive({"rope_theta": _rope(raw).get("rope_theta") or raw.get("rope_theta") or 10_000.0}, "rope_theta", where),
+        rms_norm_eps=_positive({"rms_norm_eps": 1e-6, **raw}, "rms_norm_eps", where),
+        tie_word_embeddings=_flag(raw, "tie_word_embeddings", where),
+        attention_bias=_flag(raw, "attention_bias", where),
+        initializer_range=_positive({"initializer_range": 0.02, **raw}, "initializer_range", where),
         bos_token_id=raw.get("bos_token_id"),
         eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
         pad_token_id=raw.get("pad_token_id"),
@@ -141,4 +142,18 @@ def _required(raw: Mapping[str, Any], name: str, where: str) -> int:
     value = raw.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise UnsupportedModelError(f"{where}: {name} must be a whole number, found {value!r}")
+    return value
+
+
+def _positive(raw: Mapping[str, Any], name: str, where: str) -> float:
+    value = raw.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value < math.inf:
+        raise UnsupportedModelError(f"{where}: {name} must be a number above 0, found {value!r}")
+    return float(value)
+
+
+def _flag(raw: Mapping[str, Any], name: str, where: str) -> bool:
+    value = raw.get(name, False)
+    if not isinstance(value, bool):
+        raise UnsupportedModelError(f"{where}: {name} must be true or false, found {value!r}")
     return value

@@ -247,7 +247,8 @@ class TorchEngine:
         how = SamplingRows(rows.temperature[:count], rows.top_p[:count], rows.top_k[:count])
         draws = draw(logits, how, uniforms(rows.seed[:count], rows.filled[:count]))
         if not np.isfinite(draws.logprobs).all():
-            raise EngineError(f"version {self._version} gives logits that are not finite: its training has diverged")
+            cause = "its training has diverged" if self._version else "that is the model at model.path: look at its config.json and weights"
+            raise EngineError(f"version {self._version} gives logits that are not finite: {cause}")
         self._note_exceptions(draws)
         ended = rows.record(count, draws.tokens, draws.logprobs)
         self._counters.generated += count

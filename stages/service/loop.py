@@ -215,6 +215,7 @@ class Loop:
             self._on_welcome(message)
         elif isinstance(message, Drain):
             self._draining_until = self._draining_until or time.monotonic() + DRAIN_S
+            self._heartbeat_at = 0.0  # what it did since the last one counts too
         elif not isinstance(message, Refuse):
             if isinstance(message, Abort):
                 self._leases.discard(message.lease)

@@ -26,6 +26,7 @@ class ScriptedBroker:
         self.endpoint = endpoint
         self.client = b""
         self.dead_s = 5.0
+        self.heartbeat_s = 0.05
         self.heard: list[ClientMessage] = []
         self.heartbeats: list[Heartbeat] = []
         self._seen = 0
@@ -77,7 +78,8 @@ class ScriptedBroker:
         """Answers the next hello; returns it."""
         hello = self.next(Hello)
         config = {"pipeline": {"name": "skeleton"}, "broker": {"dead_s": self.dead_s}}
-        self.say(Welcome(epoch=epoch, next_seq=next_seq, config=config, run_directory="/nowhere", stale=stale, heartbeat_s=0.05))
+        beat = self.heartbeat_s
+        self.say(Welcome(epoch=epoch, next_seq=next_seq, config=config, run_directory="/nowhere", stale=stale, heartbeat_s=beat))
         return hello
 
     def deliver(self, lease: int, record: Record, queue: str, **fields: object) -> None:

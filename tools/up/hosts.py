@@ -102,7 +102,7 @@ class HostsFile(Section):
 def read_hosts(file: Path) -> HostsFile:
     """The file, and this machine among its hosts. Raises ConfigError, a line for each thing that is wrong."""
     try:
-        found = HostsFile.model_validate(read_toml(file))
+        found = HostsFile.model_validate(read_toml(file, "docs/many-hosts.md says what stands in one"))
     except ValidationError as error:
         raise ConfigError("\n".join(f"{file}: {_complaint(each)}" for each in _causes(error))) from None
     twice = [name for name, count in Counter(host.name for host in found.hosts).items() if count > 1]

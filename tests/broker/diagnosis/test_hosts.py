@@ -26,7 +26,8 @@ def test_a_role_that_no_host_may_run_is_named_with_where_it_runs() -> None:
     a_far_host(mill)
     finding = found(mill, "hosts_awaited")
     assert "may run actor-train, weight-sync" in finding.what
-    assert "where the run directory is" in finding.advice
+    assert f"only where the run directory is reached, {mill.state.run_directory}" in finding.what
+    assert "without --directory" in finding.advice
 
 
 def test_a_host_that_is_gone_is_named_with_what_waits_for_it() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from schemas.config import load_config
 from schemas.config.complaints import descriptions, leaf_keys
+from schemas.errors import ConfigError
 
 HOUSE = Path(__file__).resolve().parents[3]
 UNITS = {
@@ -60,3 +62,9 @@ def test_every_accepted_key_is_read_by_someone() -> None:
     read = names_read()
     unread = [key for key in leaf_keys() if key.rpartition(".")[2] not in read]
     assert unread == [], "accepted, but read by nobody"
+
+
+@pytest.mark.parametrize("key", leaf_keys())
+def test_no_key_takes_a_number_that_no_run_could_bear(key: str) -> None:
+    with pytest.raises(ConfigError):
+        load_config(HOUSE / "compose" / "pipelines" / "calculator.toml", [f"{key}=1e300"])

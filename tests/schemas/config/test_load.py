@@ -195,7 +195,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert complaint(tmp_path / "absent.toml").startswith(f"{tmp_path}/absent.toml: no such file")
-    assert complaint(tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
+    assert complaint(tmp_path) == f"{tmp_path}: is a folder, not a file; pipelines stand under compose/pipelines/"
     broken = tmp_path / "broken.toml"
     broken.write_text("[schedule\n")
     assert complaint(broken).startswith(f"{broken}: is not TOML: ")

@@ -54,6 +54,13 @@ def test_head_dim_and_key_heads_fall_back_as_hugging_face_does() -> None:
         ({"vocab_size": "many"}, "vocab_size"),
         ({"head_dim": 33}, "head_dim"),
         ({"hidden_size": 0}, "hidden_size"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"head_dim": "32"}, "head_dim"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+        ({"rope_theta": "big"}, "rope_theta"),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta"),
+        ({"max_position_embeddings": 1.5}, "max_position_embeddings"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(change: dict[str, object], said: str) -> None:
