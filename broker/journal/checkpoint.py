@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from broker.journal.files import Files, write_whole
 from broker.journal.format import Position
+from broker.journal_files import checkpoint_paths
 
 MAGIC = b"TIDECKPT"
 HEAD = struct.Struct("<8sIQQ")
@@ -71,7 +72,7 @@ def path_of(directory: Path, number: int) -> Path:
 
 def paths(directory: Path) -> list[Path]:
     """Newest first."""
-    return sorted(directory.glob("[0-9]*.checkpoint"), reverse=True)
+    return checkpoint_paths(directory)
 
 
 def write(files: Files, directory: Path, checkpoint: Checkpoint) -> None:

@@ -15,9 +15,10 @@ import structlog
 from broker.journal import checkpoint as checkpoints
 from broker.journal.checkpoint import KEPT, Checkpoint
 from broker.journal.files import PARTIAL, Files
-from broker.journal.reading import segment_paths
 from broker.journal.retention import droppable
 from broker.journal.segments import segment_path
+from broker.journal_files import segment_paths
+from schemas.errors import JournalError
 
 log = structlog.get_logger()
 
@@ -57,7 +58,7 @@ class Checkpointer:
             checkpoints.prune(self._files, self._directory)
             self._kept = [_light(made), *self._kept][:KEPT]
             self._drop(journal_bytes)
-        except OSError as error:
+        except (OSError, JournalError) as error:
             log.warning("checkpoint_failed", number=made.number, error=str(error), detail="the next start will take longer")
             self._clear(made.number)
 

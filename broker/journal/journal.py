@@ -19,13 +19,14 @@ import structlog
 from broker.journal import checkpoint as checkpoints
 from broker.journal.checkpoint import Checkpoint, Contents
 from broker.journal.checkpointer import Checkpointer
-from broker.journal.files import PARTIAL, DiskFiles, Files
+from broker.journal.files import DiskFiles, Files
 from broker.journal.format import BLOCK, Entry, Position
 from broker.journal.quarantine import Quarantine
-from broker.journal.reading import Damage, Scan, entry_at, segment_head, segment_paths
+from broker.journal.reading import Damage, Scan, entry_at, segment_head
 from broker.journal.scrub import Scrub
 from broker.journal.segments import Segments, segment_path
 from broker.journal.writer import Writer
+from broker.journal_files import segment_paths, unfinished_paths
 from schemas.codec import Frame
 from schemas.errors import JournalError
 
@@ -85,9 +86,9 @@ class Journal:
     def _remove_partial(self) -> None:
         """What a dead broker was making."""
         try:
-            for path in self.directory.glob(f"*{PARTIAL}"):
+            for path in unfinished_paths(self.directory):
                 self._files.unlink(path)
-        except OSError:
+        except (OSError, JournalError):
             self._let_go()
             raise
 

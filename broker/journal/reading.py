@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from broker.journal import format as layout
 from broker.journal.format import BATCH_HEAD, BLOCK, ENTRY_HEAD, ENTRY_MAGIC, BatchHead, Entry, Position, SegmentHead
+from broker.journal_files import segment_paths
 from schemas.errors import JournalError
 
 WINDOW_BYTES = 1 << 20
@@ -73,11 +74,6 @@ class SegmentFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._file)
-
-
-def segment_paths(directory: Path) -> list[Path]:
-    """Segment files, oldest first."""
-    return sorted(directory.glob("[0-9]*.log"))
 
 
 def segment_head(path: Path) -> SegmentHead | None:

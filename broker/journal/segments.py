@@ -18,7 +18,10 @@ from pathlib import Path
 from broker.journal.batch import Batch
 from broker.journal.files import PARTIAL, Files, write_fully
 from broker.journal.format import BLOCK, BatchHead, Position, SegmentHead, encode_segment_head, padded
+from schemas.errors import JournalError
 
+SEGMENTS_MOST = 100_000_000
+"""Their names have eight digits: no reader knows others."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NOT_DIRECT = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
 RESERVE_BYTES = 2 << 20
@@ -31,6 +34,10 @@ class Segments:
     """Writes batches, one after the other, into segments from `index` on."""
 
     def __init__(self, directory: Path, files: Files, segment_bytes: int, epoch: int, previous: int, index: int) -> None:
+        """Raises JournalError where the names are used up."""
+        if index >= SEGMENTS_MOST:
+            last = segment_path(directory, index - 1)
+            raise JournalError(f"{last}: no segment can follow this one; where somebody put it there, move it out of the journal")
         self._directory = directory
         self._files = files
         self._segment_bytes = segment_bytes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from broker.journal_files import segment_paths
+
 READING, SCANNING, FOLLOWING = "reading", "indexing, once", "following the broker, once"
 """What a long look is at: through a part of the journal, its headers, what the broker did with them."""
 
@@ -14,7 +16,7 @@ Progress = Callable[[str, int, int], None]
 
 def sizes_of(journal: Path) -> dict[int, int]:
     """Bytes of the segments that are there, oldest first."""
-    return {int(path.stem): path.stat().st_size for path in sorted(journal.glob("[0-9]*.log"))}
+    return {int(path.stem): path.stat().st_size for path in segment_paths(journal)}
 
 
 class Way:

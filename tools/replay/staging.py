@@ -69,7 +69,7 @@ class Scratch:
 
     def checkpoints(self) -> list[int]:
         """Steps of which the run still has a checkpoint."""
-        return sorted(int(path.name.removeprefix("step-")) for path in (self._recorded / "checkpoints").glob("step-[0-9]*"))
+        return sorted(int(path.name.removeprefix("step-")) for path in (self._recorded / "checkpoints").glob(f"step-{'[0-9]' * 8}"))
 
     def bring_checkpoint(self, step: int) -> None:
         """Step 0 is the starting model, and needs none. Raises VersionGone."""

@@ -12,6 +12,7 @@ from broker.core.events import Tick, encode_event
 from broker.journal import Position
 from broker.journal.format import BLOCK, ENTRY_HEAD
 from broker.journal.reading import Damage, Scan
+from schemas.errors import JournalError
 from tests.tools.records.recorded import entries_of, write_run
 from tools.records import views
 from tools.records.looking import Look
@@ -183,3 +184,14 @@ def test_a_fold_that_decides_otherwise_than_the_recorded_broker_is_found_out(tmp
         rows = look.all_rows(Selection(queue="episodes"))
         assert "the broker that was recorded decided otherwise" in look.index.meta.followed.note
         assert {tuple(views.row_fields(row, look.index.meta)["flags"]) for row in rows} <= {("unjudged",), ("eval", "unjudged")}
+
+
+def test_what_somebody_put_beside_the_segments_is_not_taken_for_one(tmp_path: Path, entries: list[Entry]) -> None:
+    run = write_run(tmp_path / "run", entries, segment_bytes=30_000)
+    whole = said(write_run(tmp_path / "whole", entries, segment_bytes=30_000))
+    (run / "journal" / "00000001 (copy).log").write_bytes(log_of(run, 1).read_bytes())
+    (run / "journal" / "9.log").mkdir()
+    assert said(run) == whole
+    log_of(run, 99_999_999).mkdir()
+    with pytest.raises(JournalError, match=r"99999999\.log: has the name of a segment and is no file"):
+        said(run)
