@@ -1,4 +1,6 @@
-"""The commands `inspect`, `story` and `cut`: open, look, print. Exit codes: 0; 2 for bad input (by ConfigError), 1 for what is damaged."""
+"""The commands `inspect`, `story` and `cut`: open, look, print.
+
+Exit codes: 0; 2 for bad input (by ConfigError), 1 for what is damaged, or where stdout takes no more."""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tools.records import selection, views
 from tools.records.bar import Bar
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
-from tools.records.printing import quietly, written
+from tools.records.printing import printing, quietly, say, written
 from tools.records.rows import ROW
 from tools.records.selection import Selection
 from tools.records.tables import FailureRow
@@ -34,6 +36,7 @@ def is_coloured() -> bool:
     return not os.environ.get("NO_COLOR") and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
 
 
+@printing
 def run_inspect(text: str, wanted: Selection, *, record: str, episode: str, slowest: int, as_json: bool) -> int:
     """One view: a record, an episode, failures, records, or the whole."""
     bar = Bar()
@@ -130,7 +133,7 @@ def _follow_behind(look: Look, bar: Bar) -> None:
         look.follow()
     except KeyboardInterrupt:
         bar.clear()
-        print(f"{views.UNFOLLOWED} (up to entry {look.index.meta.followed.next_number:,} it was)")
+        say(f"{views.UNFOLLOWED} (up to entry {look.index.meta.followed.next_number:,} it was)")
         return
     known = look.index.meta.followed
     written([views.failures_line(len(known.failures)), *([f"not followed all the way: {known.note}"] if known.note else [])], bar)
@@ -237,6 +240,7 @@ def _say(look: Look) -> None:
         )
 
 
+@printing
 def run_story(text: str, run_text: str, *, trace: str, as_json: bool) -> int:
     """The life of one thing, as a table or a trace."""
     from tools.records import story, telling
@@ -266,6 +270,7 @@ def _write(path: str, text: str) -> None:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
 
+@printing
 def run_cut(run_text: str, around: str, path: str, *, redact: bool) -> int:
     """Everything that bears on one id, in one file."""
     from tools.records import cutting, story
@@ -274,7 +279,7 @@ def run_cut(run_text: str, around: str, path: str, *, redact: bool) -> int:
     with open_run(run_text) as run, Look(run, bar) as look:
         manifest = cutting.cut(look, subject, Path(path), redact=redact)
         bar.clear()
-    print(f"{path}: {views.manifest_line(manifest)}; {views.size_text(Path(path).stat().st_size)}")
+    say(f"{path}: {views.manifest_line(manifest)}; {views.size_text(Path(path).stat().st_size)}")
     if not manifest["folds"]:
         print("tidemill: the run cannot be folded by this version: only the id's own entries are in the file", file=sys.stderr)
     return 0

@@ -1,6 +1,7 @@
 """The command `replay`: opens a run, plays one role of it, compares.
 
-Exit codes: 0; 1 where an answer differs (--diff); 2 for what cannot be played, weights that are gone (`version_gone`) among it."""
+Exit codes: 0; 1 where an answer differs (--diff); 2 for what cannot be played, weights that are gone
+(`version_gone`) among it; 1, too, where stdout takes no more."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ from schemas.messages import Welcome
 from tools.records.bar import Bar
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
+from tools.records.printing import printing, say
 from tools.records.words import words_of
 from tools.replay.debugging import Debugger
 from tools.replay.lookahead import Part, Turns, recorded_turns
+from tools.replay.output import Output, check_output
 from tools.replay.player import Player
 from tools.replay.process import ProcessStand
 from tools.replay.recording import Recording
@@ -61,6 +64,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     slowest: int = 0
 
 
+@printing
 def run_replay(asked: Asked) -> int:
     """The command's exit code. Raises ConfigError, VersionGone, JournalError."""
     role, speed = role_of(asked.stage), speed_of(asked.speed)
@@ -68,6 +72,8 @@ def run_replay(asked: Asked) -> int:
         raise ConfigError("--pdb: a debugger follows a stage only with --in-process")
     if asked.slowest and role not in ALONE:
         raise ConfigError(f"--slowest: a {role} does not answer one record at a time; it is for {', '.join(ALONE)}")
+    if asked.output is not None:
+        check_output(asked.output)
     configure_quietly()
     with ExitStack() as stack:
         run = stack.enter_context(open_run(asked.run))
@@ -148,12 +154,9 @@ def _stretch(asked: Asked, run: Run, role: Role, scratch: Scratch, bar: Bar) -> 
 
 def _tally(asked: Asked, player: Player, recording: Recording) -> Tally:
     tally = Tally()
-    with ExitStack() as stack:
-        output = stack.enter_context(asked.output.open("wb")) if asked.output is not None else None
+    with Output(asked.output) as output:
         for pair in player.play(recording):
-            line = tally.take(pair)
-            if output is not None:
-                output.write(line + b"\n")
+            output.write(tally.take(pair))
     return tally
 
 
@@ -168,20 +171,20 @@ def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, t
             file=sys.stderr,
         )
     for name, (then, now) in player.code_differs.items():
-        print(f"user code {name} is not the recorded one: {then} then, {now} now")
+        say(f"user code {name} is not the recorded one: {then} then, {now} now")
     if not player.given:
         raise ConfigError(f"nothing of {asked.run} that a {role} was given is meant by that")
     for line in summary(tally, player.given, player.skipped) if asked.diff else [_played(player, tally)]:
-        print(line)
+        say(line)
     for seconds, what in player.slowest(asked.slowest):
-        print(f"{seconds:10.4f} s  {what}")
+        say(f"{seconds:10.4f} s  {what}")
     if not asked.diff or tally.first is None:
         return 0
     for line in context(tally.first, words_of(run)):
-        print(line)
+        say(line)
     if role is Role.ACTOR_TRAIN and tally.weights is not None:
         for line in apart(tally.weights, run.directory / "versions", scratch.path / "versions"):
-            print(line)
+            say(line)
     return DIFFERENT
 
 

@@ -26,6 +26,7 @@ from tools.records.bar import Bar
 from tools.records.folding import encode_state, state_of
 from tools.records.looking import Look
 from tools.records.opening import Run, open_run
+from tools.records.printing import printing, say
 from tools.replay.asking import Asking, Constants, Decision
 from tools.replay.recording import Moment, Recording
 from tools.replay.selection import Wanted
@@ -61,6 +62,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     as_json: bool = False
 
 
+@printing
 def run_whatif(asked: Asked) -> int:
     """The command's exit code. Raises ConfigError, JournalError."""
     names = named(asked.policies)
@@ -77,12 +79,12 @@ def run_whatif(asked: Asked) -> int:
             counts[dated.decision.kind, dated.decision.differs] += 1
             if dated.decision.differs:
                 bar.clear()
-                print(_json(dated) if asked.as_json else "\n".join(lines_of(dated)))
+                say(_json(dated) if asked.as_json else "\n".join(lines_of(dated)))
         bar.clear()
         if recording.note:
             print(f"tidemill: {recording.note}", file=sys.stderr)
         if not asked.as_json:
-            print("; ".join(f"{kind}: {counts[kind, False] + counts[kind, True]} decisions, {counts[kind, True]} differ" for kind in NAMES))
+            say("; ".join(f"{kind}: {counts[kind, False] + counts[kind, True]} decisions, {counts[kind, True]} differ" for kind in NAMES))
     return 0
 
 
