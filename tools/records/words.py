@@ -34,6 +34,8 @@ def words_of(run: Run) -> Words | None:
 
 def tokenizer_of(run: Run) -> Path | None:
     """The file, in the run, in its checkpoints, or beside its model."""
-    model = run.config.get("model", {}).get("path", "")
-    places = [run.directory, *sorted((run.directory / "checkpoints").glob("step-*"), reverse=True), *([Path(model)] if model else [])]
+    model = run.config.get("model")
+    path = model.get("path") if isinstance(model, dict) else None
+    beside = [Path(path)] if isinstance(path, str) and path else []
+    places = [run.directory, *sorted((run.directory / "checkpoints").glob("step-*"), reverse=True), *beside]
     return next((place / "tokenizer.json" for place in places if (place / "tokenizer.json").is_file()), None)

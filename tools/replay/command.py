@@ -26,6 +26,7 @@ from tools.records.looking import Look
 from tools.records.opening import Run, open_run
 from tools.records.printing import printing, say
 from tools.records.words import words_of
+from tools.replay.configuration import replay_config, with_code, with_model
 from tools.replay.debugging import Debugger
 from tools.replay.lookahead import Part, Turns, recorded_turns
 from tools.replay.output import Output, check_output
@@ -34,7 +35,7 @@ from tools.replay.process import ProcessStand
 from tools.replay.recording import Recording
 from tools.replay.report import Tally, context, summary
 from tools.replay.selection import Wanted, wanted_of
-from tools.replay.staging import Scratch, make_stage, replay_config, with_model
+from tools.replay.staging import Scratch, make_stage
 from tools.replay.stand import Stand
 from tools.replay.stretch import Stretch, stretch_of
 from tools.replay.weights import apart
@@ -109,8 +110,9 @@ def configure_quietly() -> None:
 
 def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) -> int:
     bar = Bar(is_quiet=asked.debug)
+    config = replay_config(run, (*asked.overrides, *(UNHURRIED if asked.debug else ())))
+    config = with_model(with_code(config, role, asked.code), run, role)
     wanted, stretch = _stretch(asked, run, role, scratch, bar)
-    config = with_model(replay_config(run, (*asked.overrides, *(UNHURRIED if asked.debug else ())), asked.code), run, role)
     start = Position(*stretch.start.position) if stretch.start is not None else None
     part = Part(journal=str(run.journal), start=start, last=stretch.last)
     turns = recorded_turns(part, bar) if role is Role.ROLLOUT else Turns()

@@ -1,4 +1,4 @@
-"""The real stages, made ready to be played: their configuration, a folder of their own, and only the weights that the recording means.
+"""The real stages, made ready to be played: a folder of their own, and only the weights that the recording means.
 
 Owns the scratch folder: what a replayed trainer or weight-sync writes and deletes is there, never in the recorded run. Torch is imported
 here, when a stage that needs it is made.
@@ -10,52 +10,19 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from schemas.codec import Frame, decode_record, encode_record
 from schemas.config import PipelineConfig
-from schemas.config.overrides import apply_overrides
 from schemas.edges import Role
 from schemas.errors import ConfigError
 from schemas.records import Install, Version
 from stages.service.stage import Stage
 from tools.records.opening import Run
-from tools.records.words import tokenizer_of
 from tools.replay.debugging import Debugger
 from tools.replay.errors import VersionGone
 from tools.replay.lookahead import Turns
-
-
-def replay_config(run: Run, overrides: Sequence[str], code: Path | None) -> dict[str, Any]:
-    """The recorded configuration with `overrides`; `code` goes before the recorded folders of user code. Raises ConfigError."""
-    from pydantic import ValidationError
-
-    raw, _ = apply_overrides(run.config, overrides)
-    if code is not None:
-        if not code.exists():
-            raise ConfigError(f"--code {code}: no such file or folder")
-        folder = str((code if code.is_dir() else code.parent).resolve())
-        for stage in ("env", "reward"):
-            section = raw["stages"][stage]
-            raw = {**raw, "stages": {**raw["stages"], stage: {**section, "path": [folder, *section.get("path", ())]}}}
-    try:
-        return PipelineConfig.model_validate(raw).model_dump(mode="json")
-    except ValidationError as error:
-        raise ConfigError(f"the configuration cannot be replayed: {error}") from None
-
-
-def with_model(config: dict[str, Any], run: Run, role: Role) -> dict[str, Any]:
-    """With a model's folder that is here: nobody serves files to a replayed stage. A reward needs the tokenizer alone, which a cut and
-    a checkpoint hold as well. Raises ConfigError where there is none."""
-    path = config["model"]["path"]
-    if role is Role.WEIGHT_SYNC or Path(path).is_dir():
-        return config
-    tokenizer = tokenizer_of(run) if role is Role.REWARD else None
-    if tokenizer is None:
-        raise ConfigError(f"model.path: the recorded folder {path} is not on this machine; say where it is: --set model.path=FOLDER")
-    return {**config, "model": {**config["model"], "path": str(tokenizer.parent)}}
 
 
 class Scratch:

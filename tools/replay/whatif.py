@@ -28,9 +28,9 @@ from tools.records.looking import Look
 from tools.records.opening import Run, open_run
 from tools.records.printing import printing, say
 from tools.replay.asking import Asking, Constants, Decision
+from tools.replay.configuration import replay_config
 from tools.replay.recording import Moment, Recording
 from tools.replay.selection import Wanted
-from tools.replay.staging import replay_config
 from tools.replay.stretch import Stretch, stretch_of
 
 WINDOW = "stages.rollout.max_running"
@@ -129,7 +129,7 @@ def constants_of(run: Run, overrides: Sequence[str]) -> Constants | None:
             raise ConfigError(f"--set {text}: no decision depends on {key}; there are {', '.join(CONSTANTS)}")
     if not overrides:
         return None
-    recorded, other = replay_config(run, (), None), replay_config(run, overrides, None)
+    recorded, other = replay_config(run, ()), replay_config(run, overrides)
     keys = {".".join(parse_override(text)[0]) for text in overrides}
     window = other["stages"]["rollout"]["max_running"] if WINDOW in keys else None
     return Constants(settings_from_config(recorded), settings_from_config(other), window)

@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
@@ -30,11 +32,11 @@ from tools.records.selection import Selection
 from tools.replay import whatif
 from tools.replay.asking import Asking
 from tools.replay.command import Asked, run_replay
+from tools.replay.configuration import replay_config
 from tools.replay.errors import VersionGone
 from tools.replay.lookahead import Part
 from tools.replay.process import RECORDED, ProcessStand
 from tools.replay.recording import Recording
-from tools.replay.staging import replay_config
 from tools.replay.whatif import decisions, run_whatif
 
 STAGES = ("reward", "reference", "env", "weight-sync", "actor-train", "rollout")
@@ -178,7 +180,7 @@ def test_a_cut_is_judged_where_its_model_is_not(hunt: Path, tmp_path: Path) -> N
 def test_a_stage_in_a_process_of_its_own_is_told_which_part_of_the_journal_is_played(hunt: Path) -> None:
     """A rollout looks up there how its turns were sampled: in that part, not in all of a large run."""
     with open_run(str(hunt)) as run:
-        config = replay_config(run, (), None)
+        config = replay_config(run, ())
         part = Part(journal=str(run.journal), start=Position(0, 4096), last=7)
     stand = ProcessStand(Role.REWARD, Welcome(epoch=1, next_seq=1, config=config, run_directory=str(hunt)), "reward-0", part)
     try:
@@ -194,6 +196,12 @@ def test_what_was_not_recorded_is_refused(hunt: Path) -> None:
         played(hunt, "reward", only="99999")
     with pytest.raises(ConfigError, match="there are env, rollout"):
         played(hunt, "host")
+
+
+def test_an_answer_that_stdout_does_not_take_is_told_of(hunt: Path) -> None:
+    command = f"{shlex.quote(sys.executable)} -P -m tools replay runs/hunt --stage reward --in-process > /dev/full"
+    done = subprocess.run(command, shell=True, cwd=hunt.parents[1], stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (1, "tidemill: stdout: No space left on device; what was printed is not all\n")
 
 
 def test_the_recorded_policies_reproduce_the_recorded_decisions(hunt: Path) -> None:
