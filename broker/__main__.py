@@ -1,12 +1,14 @@
 """The broker process: `python -m broker --run-directory DIR --config RESOLVED.json [--endpoint ENDPOINT]`.
 
-Writes `DIR/endpoint` once it is bound. Exits 0 when the run ended well or was stopped, 1 when it failed (`DIR/failure.json` says why), 2 on
-bad input. SIGTERM ends the run; with `--leave-on-sigterm` only the process, with status 143, and the next one on the directory goes on.
+Writes `DIR/endpoint` once it is bound. Exits 0 when the run ended well or was stopped, 1 when it failed (`DIR/failure.json` says why; a
+damaged journal is such a failure), 2 on bad input. SIGTERM ends the run; with `--leave-on-sigterm` only the process, with status 143, and
+the next one on the directory goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -27,11 +29,11 @@ from broker.keys import directory_for
 from broker.lifeline import die_with_parent
 from broker.logs import configure_logs
 from broker.pulse import Pulse
-from broker.reports import Reports, write_text
+from broker.reports import Reports, write_json, write_text
 from broker.status import failure, phase_word, status, summary
 from broker.transport import Transport
 from broker.tuning import tune
-from schemas.errors import ConfigError, InvariantError, JournalError, TidemillError
+from schemas.errors import ConfigError, InvariantError, JournalDamagedError, JournalError, TidemillError
 
 if TYPE_CHECKING:
     from broker.metrics import MetricsPage
@@ -50,22 +52,30 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="the resolved config, as JSON")
     parser.add_argument("--endpoint", default="", help="overrides broker.endpoint")
     parser.add_argument("--leave-on-sigterm", action="store_true", help="SIGTERM ends this process, not the run")
+    parser.add_argument("--accept-loss", action=argparse.BooleanOptionalAction, help="overrides broker.accept_loss")
     arguments = parser.parse_args()
     configure_logs(process="broker")
     try:
         config = json.loads(arguments.config.read_text())
-        return serve(arguments.run_directory.resolve(), config, arguments.endpoint, leave_on_sigterm=arguments.leave_on_sigterm)
+        return serve(
+            arguments.run_directory.resolve(), config, arguments.endpoint, leave_on_sigterm=arguments.leave_on_sigterm,
+            accept_loss=arguments.accept_loss,
+        )  # fmt: skip
     except (OSError, ConfigError, json.JSONDecodeError) as error:
         print(f"broker: {error}", file=sys.stderr)
         return 2
+    except JournalDamagedError as error:
+        return _fail_of_damage(arguments.run_directory.resolve(), error)
     except (JournalError, InvariantError) as error:
         structlog.get_logger().error("broker_stopped", error=str(error))
         print(f"broker: {error}", file=sys.stderr)
         return 1
 
 
-def serve(run_directory: Path, config: dict[str, Any], endpoint: str, *, leave_on_sigterm: bool = False) -> int:
-    """Runs the broker until its run has ended, or it is told to leave."""
+def serve(
+    run_directory: Path, config: dict[str, Any], endpoint: str, *, leave_on_sigterm: bool = False, accept_loss: bool | None = None
+) -> int:  # fmt: skip
+    """Runs the broker until its run has ended, or it is told to leave. `accept_loss`: where None, as configured."""
     try:
         settings_from_config(config)
         broker = config["broker"]
@@ -76,7 +86,8 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str, *, leave_o
     transport = open_transport(endpoint or broker["endpoint"] or private_endpoint(), broker)
     reports = Reports(run_directory)
     started = Started(config=config, run_directory=str(run_directory))
-    driver = Driver(journal, transport, reports, started, commit_batch=broker["commit_batch"], accept_loss=broker["accept_loss"])
+    accept_loss = broker["accept_loss"] if accept_loss is None else accept_loss
+    driver = Driver(journal, transport, reports, started, commit_batch=broker["commit_batch"], accept_loss=accept_loss)
     page = _metrics_page(driver, journal, broker)
     tune()
     write_text(run_directory / "broker.pid", f"{os.getpid()}\n")
@@ -95,6 +106,20 @@ def serve(run_directory: Path, config: dict[str, Any], endpoint: str, *, leave_o
     if page is not None:
         page.close()
     return EXIT_LEFT if not over else 0 if failed is None else 1
+
+
+def _fail_of_damage(run_directory: Path, error: JournalDamagedError) -> int:
+    """The exit code. Another start would end the same: whoever starts brokers again reads in the file that this is final."""
+    structlog.get_logger().error("broker_stopped", error=str(error))
+    advice = "put the file back from a copy"
+    if error.acceptable:
+        again = f"--name {run_directory.name} --resume --set broker.accept_loss=true"
+        advice += f", or go on without what is lost, acknowledged work among it: the same command with {again}"
+    else:
+        advice += f", or begin another run, from the newest weights in {run_directory / 'versions'} for example (model.path)"
+    with contextlib.suppress(OSError):  # the log has it, too
+        write_json(run_directory / "failure.json", {"stage": "broker", "reason": str(error), "last_lines": [], "advice": advice})
+    return 1
 
 
 def _keep_config(run_directory: Path, config: dict[str, Any]) -> None:

@@ -118,6 +118,9 @@ class Driver:
         if found.damaged:
             self._handle(Damaged(messages=found.damaged))
         self._journal.commit()  # whoever meets this broker meets one whose return is on disk
+        if accept_loss:  # once is enough: behind a checkpoint the next start does not meet what was lost
+            self._checkpoint()
+            self._journal.finish_checkpoint()
         return found.state
 
     def _begin(self, started: Started) -> State:

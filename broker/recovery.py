@@ -17,7 +17,7 @@ from broker.core.events import Started, decode_event, puts_of
 from broker.core.state import State
 from broker.core.step import begin, step
 from broker.journal import Checkpoint, Entry, Journal
-from schemas.errors import JournalError
+from schemas.errors import JournalDamagedError
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class Recovered(Struct):
 
 
 def recover(journal: Journal, arena: Arena, *, accept_loss: bool = False) -> Recovered | None:
-    """None where the journal is new. Raises JournalError where it cannot be read as promised."""
+    """None where the journal is new. Raises JournalDamagedError where what the state needs is lost."""
     began = time.monotonic()
     checkpoint, state = _newest(journal)
     now = checkpoint.now if checkpoint is not None else 0.0
@@ -66,7 +66,7 @@ def fold(state: State | None, arena: Arena, entry: Entry) -> State:
     if isinstance(event, Started):
         return begin(event, entry.now)
     if state is None:
-        raise JournalError("the journal does not begin with a run's start; was its first segment removed?")
+        raise JournalDamagedError("the journal does not begin with a run's start; was its first segment removed?", acceptable=False)
     for action in step(state, event, entry.now):
         arena.take(action, puts_of(event), entry.frames if entry.frames_whole else None, entry.position)
     return state

@@ -35,6 +35,14 @@ class JournalError(TidemillError):
     """The journal cannot be read or written as promised."""
 
 
+class JournalDamagedError(JournalError):
+    """Entries are lost that the state needs: no restart mends that. `acceptable`: the run can go on without them."""
+
+    def __init__(self, text: str, *, acceptable: bool) -> None:
+        super().__init__(text)
+        self.acceptable = acceptable
+
+
 class ModelError(TidemillError):
     """A model directory, tensor or architecture that cannot be used."""
 

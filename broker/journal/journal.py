@@ -28,7 +28,7 @@ from broker.journal.segments import Segments, segment_path
 from broker.journal.writer import Writer
 from broker.journal_files import segment_paths, unfinished_paths
 from schemas.codec import Frame
-from schemas.errors import JournalError
+from schemas.errors import JournalDamagedError, JournalError
 
 SEGMENT_BYTES = 256 << 20
 """A new segment from here on: small enough to drop whole by quota, large enough that few files hold a run."""
@@ -39,7 +39,7 @@ CHECKPOINT_ENTRIES = 20_000
 
 What a start has to fold at most, about a second's work.
 """
-ADVICE = "no checkpoint covers that. Start with --set broker.accept_loss=true to go on without it: acknowledged work will be missing"
+UNCOVERED = "no checkpoint covers that"
 
 log = structlog.get_logger()
 
@@ -118,7 +118,7 @@ class Journal:
     def read(self, after: Checkpoint | None = None, *, accept_loss: bool = False) -> Iterator[Entry]:
         """Entries from `after` on, or all; to be exhausted before the first append, and again as often as wanted.
 
-        Damage is quarantined. Raises JournalError where entries are lost, but for those that `after` covers, unless
+        Damage is quarantined. Raises JournalDamagedError where entries are lost, but for those that `after` covers, unless
         `accept_loss`.
         """
         scan = Scan(self.directory, after.position if after else None, None if after else 0, after.number if after else 0)
@@ -127,7 +127,8 @@ class Journal:
             if isinstance(item, Damage):
                 self._quarantine.take(item)
                 if (item.foreign or item.last >= max(item.first, covered)) and not accept_loss:
-                    raise JournalError(f"{self.directory}: {item}; {ADVICE}")
+                    acceptable = covered > 0 or not item.first == 0 <= item.last  # the first one is the run's start
+                    raise JournalDamagedError(f"{self.directory}: {item}; {UNCOVERED}", acceptable=acceptable)
             elif item.number >= covered:
                 yield item
         self._next_number = max(covered, scan.expected or 0)

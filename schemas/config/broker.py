@@ -152,7 +152,8 @@ class BrokerConfig(Section):
     """Bytes of the journal from which on the oldest segments are dropped that neither a restart nor a live record needs; where none
     is left, nothing new is begun until there is."""
     accept_loss: bool = False
-    """Start on a journal in which entries are damaged that no checkpoint covers: acknowledged work will be missing."""
+    """Start on a journal in which entries are damaged that no checkpoint covers: acknowledged work will be missing. For this start
+    alone; a run does not keep it."""
     commit_batch: AtLeastOne = 32
     """Events of one turn of the loop after which their write to disk begins, while the rest is taken in."""
     max_frame_bytes: AtLeastOne = 16 * MIB

@@ -48,7 +48,7 @@ def serve(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     with held(directory):
         forget_the_end(directory)
         console.print(f"run {directory.name} in {directory}; stages come to {config.broker.endpoint}")
-        keeper = Keeper(directory, config.broker.endpoint, _view(console, config), keys)
+        keeper = Keeper(directory, config.broker.endpoint, _view(console, config), keys, accept_loss=config.broker.accept_loss)
         try:
             code = keeper.run()
         except NotStartedError as error:

@@ -23,6 +23,7 @@ from tools.up.directory import CONFIG
 from tools.up.endpoint import reachable
 from tools.up.link import BrokerLink
 from tools.up.snapshot import snapshot_of
+from tools.up.supervisor import LOSS, NO_LOSS
 from tools.up.view import View
 
 BROKER = "broker"
@@ -33,11 +34,11 @@ LEAVE_S = 6.0
 """A broker that was asked to go writes down its state, usually within a second; containers are given ten before they are killed."""
 
 
-def broker_command(directory: Path, endpoint: str) -> Sequence[str]:
+def broker_command(directory: Path, endpoint: str, *, accept_loss: bool) -> Sequence[str]:
     """The broker of the run in `directory`, in this interpreter."""
     # -P: a folder of the user's that is named like one of ours must not come before it.
     places = ("--run-directory", str(directory), "--config", str(directory / CONFIG), "--endpoint", endpoint)
-    return (sys.executable, "-P", "-m", "broker", *places, "--leave-on-sigterm")
+    return (sys.executable, "-P", "-m", "broker", *places, "--leave-on-sigterm", LOSS if accept_loss else NO_LOSS)
 
 
 class NotStartedError(TidemillError):
@@ -47,8 +48,8 @@ class NotStartedError(TidemillError):
 class Keeper:
     """See the module."""
 
-    def __init__(self, directory: Path, endpoint: str, view: View, keys: ClientKeys | None) -> None:
-        self._command = broker_command(directory, endpoint)
+    def __init__(self, directory: Path, endpoint: str, view: View, keys: ClientKeys | None, *, accept_loss: bool = False) -> None:
+        self._command = broker_command(directory, endpoint, accept_loss=accept_loss)
         self._view = view
         self._children = Children(directory / "logs")
         self._link = BrokerLink(reachable(endpoint), name="serve", keys=keys)

@@ -55,7 +55,8 @@ def up(file: Path, overrides: Sequence[str], *, resume: bool = False, hosts_file
             forget_the_end(directory)
             console.print(f"run {config.run.name} in {directory}", markup=False, highlight=False)
             found = ways(config, hosts, reachable(endpoint)) if hosts is not None else None
-            return _supervise(config, directory, commands(directory, endpoint, found), reachable(endpoint), console, keys)
+            what = commands(directory, endpoint, found, accept_loss=config.broker.accept_loss)
+            return _supervise(config, directory, what, reachable(endpoint), console, keys)
 
 
 def checked_config(file: Path, overrides: Sequence[str], hosts: HostsFile | None = None) -> PipelineConfig:
@@ -114,5 +115,5 @@ def _failure(finish: Finish, directory: Path, supervisor: Supervisor) -> RunFail
         return RunFailure(stage=name, reason=finish.reason, advice="start the run again; to delete it, end it first: Ctrl-C")
     advice = f"read logs/{name}.log in the run directory; mend the cause and start the run again"
     if name == BROKER:
-        advice += ", or go on with this one by --resume"
+        advice += f", or go on with this one, which ends the same before that: the same command with --name {directory.name} --resume"
     return RunFailure(stage=name, reason=finish.reason, last_lines=supervisor.last_lines(name), advice=advice)

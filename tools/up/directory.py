@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.config import PipelineConfig
+from schemas.config.render import value_text
 from schemas.errors import ConfigError
 from schemas.lock import LOCK_FILE
 
@@ -24,6 +25,10 @@ SUMMARY = "summary.json"
 FAILURE = "failure.json"
 SCHEMA_LOCK = "schema.lock"
 UP_LOCK = "up.lock"
+OF_ONE_START = frozenset({"broker.accept_loss"})
+"""Keys that a start is given anew, and no run keeps."""
+SHOWN_CHARACTERS = 200
+"""Of a value, in a message."""
 
 
 def name_for(pipeline: str, moment: time.struct_time) -> str:
@@ -97,11 +102,11 @@ def how_it_ended(path: Path) -> str:
 
 
 def _refuse_differences(recorded: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    different = next(_differences(recorded, wanted), None)
+    different = next((each for each in _differences(recorded, wanted) if each[0] not in OF_ONE_START), None)
     if different is not None:
         key, old, new = different
         raise ConfigError(
-            f"--resume: {key} is {new!r} now, but {old!r} in {path / CONFIG}, and a run keeps its configuration; "
+            f"--resume: {key} is {_words(new)} now, but {_words(old)} in {path / CONFIG}, and a run keeps its configuration; "
             "undo that, or start a run under another --name"
         )
 
@@ -113,6 +118,12 @@ def _differences(recorded: Any, wanted: Any, key: str = "") -> Iterator[tuple[st
         return
     for name in {**recorded, **wanted}:
         yield from _differences(recorded.get(name), wanted.get(name), f"{key}.{name}".lstrip("."))
+
+
+def _words(value: Any) -> str:
+    """As TOML writes it."""
+    text = "not set" if value is None else value_text(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _plain(config: PipelineConfig) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from tools.up.facts import all_failed, clock, ledger_line
 from tools.up.snapshot import LedgerRow
 
 SHOWN_LINES = 10
+HARMLESS = frozenset({"debug", "info"})
+"""Levels of log lines from which nobody learns why a process ended."""
 
 
 class RunFailure(Struct, frozen=True, kw_only=True):
@@ -52,6 +54,21 @@ def readable(line: str) -> str:
         return line
     rest = " ".join(f"{key}={value}" for key, value in entry.items() if key not in ("event", "level", "timestamp"))
     return f"{entry.get('level', '')} {entry['event']} {rest}".strip()
+
+
+def last_word(lines: Sequence[str]) -> str:
+    """The last line that tells of something wrong, as text: no JSON log line, or a warning at least. Empty where none does."""
+    telling = (line for line in reversed(lines) if line.strip() and level_of(line) not in HARMLESS)
+    return readable(next(telling, "")).strip()
+
+
+def level_of(line: str) -> str:
+    """Of a JSON log line; empty for any other line."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return ""
+    return str(entry.get("level", "")) if isinstance(entry, dict) and "event" in entry else ""
 
 
 def summary_page(summary: dict[str, Any], directory: Path) -> RenderableType:

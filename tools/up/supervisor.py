@@ -25,6 +25,7 @@ from schemas.errors import WireError
 from stages.host.children import Children, why_not_started
 from stages.host.tether import PULSE_S
 from tools.up.directory import CONFIG, FAILURE
+from tools.up.ending import last_word
 from tools.up.endpoint import reachable
 from tools.up.link import BrokerLink
 from tools.up.snapshot import snapshot_of
@@ -36,11 +37,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STATUS_EVERY_S = 0.5
 """Often enough to look alive; the broker answers in microseconds."""
 WORDS_MAX = 200
-"""Characters shown of a line's last words."""
+"""Characters shown of a process's last word."""
 LEAVE_S = 1.0
 """After the broker's end its host, told to end before, gets so long to be gone, and as long again once asked."""
 ALL_GONE_S = 4.7
 """From a Ctrl-C to the last kill, so that everything is gone within 5 s."""
+LOSS, NO_LOSS = "--accept-loss", "--no-accept-loss"
+"""The broker's argument: what this command says of `broker.accept_loss`, whatever stands in the run directory."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Commands:
 
     broker: Sequence[str]
     hosts: Mapping[str, Way]
+    broker_first: Sequence[str] = ()
+    """What the broker is told besides, the first time alone."""
 
     @property
     def remote(self) -> frozenset[str]:
@@ -56,13 +61,17 @@ class Commands:
         return frozenset(name for name, way in self.hosts.items() if way.is_remote)
 
 
-def commands(directory: Path, endpoint: str, hosts: Mapping[str, Way] | None = None) -> Commands:
-    """Broker and host of this run, in this interpreter; or the given hosts."""
+def commands(directory: Path, endpoint: str, hosts: Mapping[str, Way] | None = None, *, accept_loss: bool = False) -> Commands:
+    """Broker and host of this run, in this interpreter; or the given hosts.
+
+    A loss is accepted by the first start alone: one that a crash brings later is for people to hear of.
+    """
     # -P: a folder of the user's that is named like one of ours must not come before it.
     python = (sys.executable, "-P", "-m")
-    broker = ("broker", "--run-directory", str(directory), "--config", str(directory / CONFIG), "--endpoint", endpoint)
+    broker = ("broker", "--run-directory", str(directory), "--config", str(directory / CONFIG), "--endpoint", endpoint, NO_LOSS)
+    first = (LOSS,) if accept_loss else ()
     own = Way((*python, "stages.host", "--broker", reachable(endpoint), "--name", HOST))
-    return Commands(broker=(*python, *broker), hosts=hosts or {HOST: own})
+    return Commands(broker=(*python, *broker), hosts=hosts or {HOST: own}, broker_first=first)
 
 
 RUN_DIRECTORY = "run directory"
@@ -81,10 +90,11 @@ class Supervisor:
         self._signals: list[int] = []
         self._stopped_at: float | None = None
         self._next_status = self._next_pulse = 0.0
+        self._broker_first = commands.broker_first
         self._left: set[str] = set()
         """Ended with exit code 0, and not started again so far."""
         self._told: dict[str, str] = {}
-        """What was last said of a line that was cut, by host: a machine that is away for an hour is told of once."""
+        """What was last said of a process that ended, by name: a machine that is away for an hour is told of once."""
 
     def run(self) -> Finish:
         """Until the run has ended, one way or another; then nothing of it is left."""
@@ -139,10 +149,10 @@ class Supervisor:
         return orders + self._watch.wake(now)
 
     def _tell(self, name: str, ended: str) -> None:
-        """That a process ended; of a line, with its last words, and only if they are new."""
-        words = self.last_lines(name)[-1:] if name in self._commands.remote else ()
-        text = f"{name} ended {ended}{f' ({words[0][:WORDS_MAX]})' if words else ''}; it is started again"
-        if not words or self._told.get(name) != text:
+        """That a process ended, with its last word; of a line to another machine only if that is new."""
+        word = last_word(self.last_lines(name))[:WORDS_MAX]
+        text = f"{name} ended {ended}{f' ({word})' if word else ''}; it is started again"
+        if not (word and name in self._commands.remote) or self._told.get(name) != text:
             self._view.note(text)
         self._told[name] = text
 
@@ -183,10 +193,14 @@ class Supervisor:
         if name in self._left:
             self._left.remove(name)
             self._tell(name, how(0))
-        way = Way(self._commands.broker) if name == BROKER else self._commands.hosts[name]
+        way = self._way_to_broker() if name == BROKER else self._commands.hosts[name]
         pid = self._children.start(name, way.command, first=way.orders)
         if name not in self._told:
             self._view.note(f"{name}: process {pid}")
+
+    def _way_to_broker(self) -> Way:
+        first, self._broker_first = self._broker_first, ()
+        return Way((*self._commands.broker, *first))
 
     def _wind_down(self, finish: Finish) -> None:
         """Ends what is left: the host, usually on its way already, and with it all stages; else the broker too."""

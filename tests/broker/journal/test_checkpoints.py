@@ -20,7 +20,7 @@ from broker.journal.format import Position
 from broker.journal.reading import Scan
 from broker.journal.retention import droppable
 from broker.recovery import encode_state
-from schemas.errors import JournalError
+from schemas.errors import JournalDamagedError, JournalError
 from tests.broker.journal.faulty_files import FaultyFiles
 from tests.broker.journal.lives import Life, checkpoints, segments, some_run, truth
 
@@ -137,8 +137,9 @@ def test_damage_that_no_checkpoint_covers_is_refused_by_name_and_can_be_accepted
     for path in checkpoints(tmp_path):
         path.unlink()
     flip(tmp_path, victim, 60)
-    with pytest.raises(JournalError, match=r"entry 70 is lost; no checkpoint covers that.*accept_loss=true"):
+    with pytest.raises(JournalDamagedError, match=r"entry 70 is lost; no checkpoint covers that") as told:
         Life(tmp_path)
+    assert told.value.acceptable
 
 
 def live_record(folder: Path, count: int) -> tuple[Entry, int]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.journal import Contents, Entry, Journal, Position
 from broker.journal.format import BLOCK
 from broker.journal.reading import Damage, Scan
-from schemas.errors import JournalError
+from schemas.errors import JournalDamagedError, JournalError
 from tests.broker.journal.writing import SOME, Written, opened, read, segments, write
 
 ENTRIES = st.lists(st.tuples(st.binary(max_size=50), st.floats(0, 1e9), st.lists(st.binary(max_size=30), max_size=3)), max_size=12)
@@ -229,7 +229,7 @@ def test_lost_entries_stop_the_reading_by_name_unless_loss_is_accepted(tmp_path:
     data[victim.position.offset + 20] ^= 1
     segment.write_bytes(data)
     journal = Journal(tmp_path)
-    with pytest.raises(JournalError, match=r"00000000\.log, byte \d+: the entry is damaged; entry 4 is lost.*accept_loss"):
+    with pytest.raises(JournalDamagedError, match=r"00000000\.log, byte \d+: the entry is damaged; entry 4 is lost"):
         list(journal.read())
     assert [entry.number for entry in journal.read(accept_loss=True)] == [0, 1, 2, 3, 5, 6, 7, 8]
     journal.close()

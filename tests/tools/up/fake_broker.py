@@ -21,7 +21,7 @@ from schemas.messages import Status, StatusAsked, StopAsked
 
 def main(endpoint: str, directory: Path, ending: str) -> int:
     die_with_parent()
-    print(f"fake broker, {ending}", flush=True)
+    print("fake broker,", *sys.argv[3:], flush=True)
     socket = zmq.Context.instance().socket(zmq.ROUTER)
     socket.linger = 1000
     socket.bind(endpoint)

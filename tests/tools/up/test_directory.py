@@ -81,6 +81,21 @@ def test_a_run_keeps_its_configuration(tmp_path: Path) -> None:
         run_directory_to_resume(a_run(tmp_path, "run.name=first", "schedule.steps=7"))
 
 
+def test_a_difference_is_told_in_the_words_of_the_file(tmp_path: Path) -> None:
+    new_run_directory(a_run(tmp_path, "run.name=first"))
+    with pytest.raises(ConfigError, match='schedule.kind is "sync" now, but "async" in'):
+        run_directory_to_resume(a_run(tmp_path, "run.name=first", "schedule.kind=sync"))
+    with pytest.raises(ConfigError, match="schedule.drop_uniform is false now, but true in"):
+        run_directory_to_resume(a_run(tmp_path, "run.name=first", "schedule.drop_uniform=false"))
+
+
+@pytest.mark.parametrize("now", ["true", "false"])
+def test_whether_a_loss_is_accepted_is_said_anew_at_each_start(tmp_path: Path, now: str) -> None:
+    before = "false" if now == "true" else "true"
+    path = new_run_directory(a_run(tmp_path, "run.name=first", f"broker.accept_loss={before}"))
+    assert run_directory_to_resume(a_run(tmp_path, "run.name=first", f"broker.accept_loss={now}")) == path
+
+
 @pytest.mark.parametrize(("name", "words"), [("", "which run"), ("nowhere", "holds no run")])
 def test_there_must_be_a_run_to_resume(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tools.up.ending import RunFailure, failure_text, readable, summary_page, summary_rows
+from tools.up.ending import RunFailure, failure_text, last_word, readable, summary_page, summary_rows
 
 SUMMARY = {
     "accuracy_before": 0.284,
@@ -75,3 +75,13 @@ def test_a_failure_names_the_stage_its_last_words_and_what_to_try(tmp_path: Path
 
 def test_a_line_that_is_no_log_entry_stays_as_it_is() -> None:
     assert [readable(line) for line in ("{", "[1]", "plain")] == ["{", "[1]", "plain"]
+
+
+INFO = '{"client": "rollout-0", "event": "client_left", "level": "info", "timestamp": "2026-03-01T09:05:07Z"}'
+WARNING = '{"path": "x.checkpoint", "event": "checkpoint_damaged", "level": "warning", "timestamp": "2026-03-01T09:05:07Z"}'
+
+
+def test_a_last_word_is_of_something_wrong_and_no_json() -> None:
+    assert last_word([WARNING, INFO, ""]) == "warning checkpoint_damaged path=x.checkpoint"
+    assert last_word([WARNING, "ValueError: no", INFO]) == "ValueError: no"
+    assert last_word([INFO, "  "]) == last_word([]) == ""

@@ -16,7 +16,7 @@ import pytest
 from stages.host.restarts import RestartPolicy
 from tools.up.directory import CONFIG
 from tools.up.snapshot import Snapshot
-from tools.up.supervisor import RUN_DIRECTORY, Commands, Supervisor
+from tools.up.supervisor import RUN_DIRECTORY, Commands, Supervisor, commands
 from tools.up.watch import Finish, Outcome, Watch
 from tools.up.ways import Way
 
@@ -134,8 +134,25 @@ def test_a_broker_that_is_killed_is_started_again_and_the_run_goes_on(rig: Rig) 
     watcher = Watcher(act=kill_first)
     assert rig.run("wait", watcher) == Finish(Outcome.STOPPED)
     assert len(watcher.pids["broker"]) == 2
-    assert "broker ended by signal 9; it is started again" in watcher.notes
+    assert "broker ended by signal 9 (fake broker, wait); it is started again" in watcher.notes
     assert_nothing_is_left(watcher)
+
+
+def test_what_a_broker_is_told_of_one_start_is_not_told_again(rig: Rig) -> None:
+    what = commands(rig.directory, rig.endpoint, accept_loss=True)
+    assert what.broker[-1] == "--no-accept-loss"
+    assert what.broker_first == ("--accept-loss",)
+    plain = rig.commands("crash")
+    watch = Watch(RestartPolicy(limit=1, first_s=0.01, most_s=0.02))
+    Supervisor(rig.directory, rig.endpoint, Commands(plain.broker, plain.hosts, ("once",)), watch, Watcher()).run()
+    lines = (rig.directory / "logs" / "broker.log").read_text().splitlines()
+    assert lines == ["fake broker, crash once", "fake broker, crash"]
+
+
+def test_the_first_word_of_a_restart_says_why(rig: Rig) -> None:
+    watcher = Watcher()
+    rig.run("crash", watcher, limit=1, host="print('no room for me'); raise SystemExit(1)")
+    assert "host ended with exit code 1 (no room for me); it is started again" in watcher.notes
 
 
 def test_a_host_that_is_killed_is_started_again(rig: Rig) -> None:
