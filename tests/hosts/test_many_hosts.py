@@ -59,7 +59,7 @@ def test_stages_by_their_own_commands_train_on_hosts_of_their_own(lan: Lan) -> N
 
 def test_a_host_cut_off_for_half_a_minute_is_stood_in_for_and_comes_back(lan: Lan) -> None:
     """Its work goes to the other host; healed, it stops what was moved away from it, and the run ends on both."""
-    training = Training(lan, 2, "schedule.steps=45", "stages.rollout.replicas=2", *SMALL)  # far longer than the line is cut
+    training = Training(lan, 2, "schedule.steps=30", "stages.rollout.replicas=2", *SMALL)  # far longer than the line is cut
     for name in ("one", "two"):
         lan.law(name, FAR)
     training.begin()
