@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from schemas.edges import Role
-from schemas.errors import InvariantError, TidemillError
+from schemas.errors import ConfigError, InvariantError, TidemillError
 
 EXIT_BAD_INPUT = 2
 
@@ -33,14 +33,16 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE
 def up(
     file: File,
     overrides: Overrides = None,
-    name: Annotated[str, typer.Option(help="Name of the run and of its folder; none: pipeline and time.")] = "",
+    name: Annotated[str | None, typer.Option(help="Name of the run and of its folder; none: pipeline and time.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off (needs --name).")] = False,
     hosts: Annotated[Path | None, typer.Option(metavar="FILE", help="Run it on the hosts of this TOML file, over ssh.")] = None,
 ) -> None:
     """Run a pipeline on this machine, or on several: every stage its own process, until its steps are done."""
     from tools.up.command import up as run_up
 
-    raise typer.Exit(run_up(file, [*(overrides or ()), *_named(name)], resume=resume, hosts_file=hosts))
+    if name is not None and not name.strip():
+        raise ConfigError("--name: the name is empty; name the run, or leave --name out")
+    raise typer.Exit(run_up(file, [*(overrides or ()), *_named(name or "")], resume=resume, hosts_file=hosts))
 
 
 @app.command()

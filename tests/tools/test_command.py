@@ -111,6 +111,13 @@ def test_a_name_that_is_taken_starts_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "runs" / "mine").iterdir()) == []
 
 
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_name(name: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    result = tidemill("up", str(a_file_that_runs(tmp_path)), "--name", name, *more, cwd=tmp_path)
+    assert_refused(result, "--name: the name is empty", runs=tmp_path / "runs")
+
+
 def test_check_shows_a_screen_and_with_all_what_each_process_will_see(tmp_path: Path) -> None:
     file = str(a_file_that_runs(tmp_path))
     short, whole = (tidemill("check", file, "--set", "host.slots=2", *more, cwd=tmp_path) for more in ((), ("--all",)))

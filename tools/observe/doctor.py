@@ -16,12 +16,15 @@ from broker.diagnosis import Finding, Severity, Wait
 from broker.diagnosis.scene import seconds
 from schemas.errors import WireError
 from schemas.messages import Status, StatusAsked
+from stages.host.tail import last_lines
 from stages.service.place import this_place
 from tools.observe.asking import PATIENCE_S, Asking
 from tools.observe.processes import look
 from tools.observe.silence import FULL_BYTES, ProcessLook, RunFacts, why_silent
 from tools.observe.target import Target
+from tools.up.ending import last_word
 
+TAIL_CHARACTERS = 300
 BAD = (Severity.FAILED, Severity.STALL, Severity.TROUBLE)
 
 
@@ -111,9 +114,14 @@ def read_facts(target: Target, patience_s: float) -> RunFacts:
         free_bytes=room.f_bavail * room.f_frsize,
         summary=_json(directory / "summary.json"),
         failure=_json(directory / "failure.json"),
-        log_tail=_tail(directory / "logs" / "broker.log"),
-        fixed=((_json(directory / "config.json") or {}).get("broker") or {}).get("endpoint", ""),
+        log_tail=last_word(last_lines(directory / "logs" / "broker.log"))[:TAIL_CHARACTERS],
+        fixed=_fixed(directory),
     )
+
+
+def _fixed(directory: Path) -> str:
+    broker = (_json(directory / "config.json") or {}).get("broker")
+    return str(broker.get("endpoint", "")) if isinstance(broker, dict) else ""
 
 
 def _number(file: Path) -> int:
@@ -125,17 +133,10 @@ def _json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        found: dict[str, Any] = json.loads(file.read_text())
-    except ValueError:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return None
-    return found
-
-
-def _tail(file: Path) -> str:
-    if not file.is_file():
-        return ""
-    lines = file.read_text(errors="replace")[-4000:].splitlines()
-    return next((line[:300] for line in reversed(lines) if line.strip()), "")
+    return found if isinstance(found, dict) else None
 
 
 def lines_of(report: Report) -> list[str]:

@@ -39,7 +39,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     summary: dict[str, Any] | None = None
     failure: dict[str, Any] | None = None
     log_tail: str = ""
-    """Last line of the broker's log."""
+    """The last line of the broker's log that tells of something wrong."""
     fixed: str = ""
     """The address that the run's configuration gives its broker: always with `tidemill serve`, seldom with `tidemill up`."""
 
@@ -86,9 +86,9 @@ def _process(facts: RunFacts) -> Finding:
 def how_to_go_on(facts: RunFacts) -> str:
     """By which command a run without a broker gets one again. `serve` has to be told to go on with one that failed or was stopped."""
     name = Path(facts.where).name
-    by_up = f"tidemill up FILE --name {name} --resume"
+    by_up = f"the same tidemill up again, each --set as before, with --name {name} --resume"
     if not facts.fixed:
-        return f"go on: {by_up}"
+        return f"go on by {by_up}"
     ended = " --resume" if facts.summary is not None or facts.failure is not None else ""
     by_serve = f"the same tidemill serve again (--endpoint {facts.fixed} --name {name}{ended})"
     return f"go on by the command that began it: {by_serve}, or {by_up}"

@@ -26,9 +26,7 @@ class Target(Struct, frozen=True, kw_only=True):
         """Keys to ask that broker with: the environment's; on its own machine, the run's own. Raises ConfigError for unusable ones."""
         if self.directory is None or os.environ.get(KEY_VARIABLE, ""):
             return client_keys()
-        config = self.directory / "config.json"
-        broker = json.loads(config.read_text(encoding="utf-8")).get("broker", {}) if config.is_file() else {}
-        return local_keys(self.endpoint, broker.get("keys", ""))
+        return local_keys(self.endpoint, _keys_of(self.directory / "config.json"))
 
     @property
     def words(self) -> str:
@@ -45,3 +43,11 @@ def find(text: str) -> Target:
             file = directory / "endpoint"
             return Target(endpoint=file.read_text().strip() if file.is_file() else "", directory=directory.resolve())
     raise ConfigError(f"{text}: neither a run directory, nor a run in {RUNS}/, nor an endpoint such as ipc:///path or tcp://127.0.0.1:5555")
+
+
+def _keys_of(config: Path) -> str:
+    """Where the run's keys are kept; empty, the usual place, where its configuration is not there or damaged."""
+    try:
+        return str(json.loads(config.read_bytes())["broker"]["keys"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 from broker.__main__ import EXIT_LEFT
@@ -22,8 +21,8 @@ from stages.host.core import EXIT_BAD_INPUT
 from tools.keys.local import hand_down
 from tools.serve.choosing import FAILED, choose
 from tools.serve.keeper import BROKER, Keeper, NotStartedError
-from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, with_name
-from tools.up.ending import RunFailure, failure_text, readable, summary_page
+from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, why_it_failed, with_name
+from tools.up.ending import failure_text, readable, summary_page
 from tools.up.endpoint import check_free, check_metrics_port
 from tools.up.lines import Lines
 from tools.up.user_code import check_what_is_named
@@ -83,9 +82,9 @@ def _view(console: Console, config: PipelineConfig) -> LineView:
 
 def _say_it_is_over(directory: Path, ended: str, console: Console) -> int:
     if ended == FAILED:
-        failure = msgspec.json.decode((directory / FAILURE).read_bytes(), type=RunFailure)
         console.print(
-            f"{failure_text(failure, directory)}\nto go on with it once the cause is mended: --resume; to begin another: --name NAME"
+            f"{failure_text(why_it_failed(directory), directory)}\n"
+            "to go on with it once the cause is mended: --resume; to begin another: --name NAME"
         )
         return EXIT_FAILED
     console.print(summary_page(json.loads((directory / SUMMARY).read_text(encoding="utf-8")), directory))

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 from broker.keys import ClientKeys
@@ -19,7 +18,7 @@ from schemas.config import Finding, PipelineConfig, load_config, plan, read_mode
 from schemas.errors import ConfigError
 from stages.host.stage import restart_policy
 from tools.keys.local import hand_down
-from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_directory, run_directory_to_resume, with_name
+from tools.up.directory import SUMMARY, forget_the_end, held, new_run_directory, run_directory_to_resume, why_it_failed, with_name
 from tools.up.ending import RunFailure, failure_text, summary_page
 from tools.up.endpoint import broker_endpoint, check_metrics_port, reachable
 from tools.up.hosts import HostsFile, read_hosts
@@ -109,7 +108,7 @@ def _say_the_end(finish: Finish, config: PipelineConfig, directory: Path, superv
 
 def _failure(finish: Finish, directory: Path, supervisor: Supervisor) -> RunFailure:
     if not finish.blamed:
-        return msgspec.json.decode((directory / FAILURE).read_bytes(), type=RunFailure)
+        return why_it_failed(directory)
     name = finish.blamed
     if name == RUN_DIRECTORY:
         return RunFailure(stage=name, reason=finish.reason, advice="start the run again; to delete it, end it first: Ctrl-C")

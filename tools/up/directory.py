@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from schemas.config import PipelineConfig
 from schemas.config.render import value_text
 from schemas.errors import ConfigError
 from schemas.lock import LOCK_FILE
+from tools.up.ending import RunFailure
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
@@ -27,6 +30,8 @@ SCHEMA_LOCK = "schema.lock"
 UP_LOCK = "up.lock"
 OF_ONE_START = frozenset({"broker.accept_loss"})
 """Keys that a start is given anew, and no run keeps."""
+WHOLE_AGAIN = "put it back from a copy, or start a run under another --name"
+KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "a truth value", type(None): "null"}
 SHOWN_CHARACTERS = 200
 """Of a value, in a message."""
 
@@ -79,9 +84,9 @@ def run_directory_to_resume(config: PipelineConfig) -> Path:
         raise ConfigError(f"--resume: {path} holds no run; leave --resume out to start one")
     if how_it_ended(path) == "done":
         raise ConfigError(f"--resume: run {config.run.name!r} has ended; start another under another --name")
-    if (path / SCHEMA_LOCK).read_bytes() != LOCK_FILE.read_bytes():
+    if not (path / SCHEMA_LOCK).is_file() or (path / SCHEMA_LOCK).read_bytes() != LOCK_FILE.read_bytes():
         raise ConfigError(f"--resume: {path} was written by another version of Tidemill (its {SCHEMA_LOCK} differs)")
-    _refuse_differences(json.loads((path / CONFIG).read_text(encoding="utf-8")), _plain(config), path)
+    _refuse_differences(_recorded(path / CONFIG, _plain(config)), _plain(config), path)
     return path
 
 
@@ -98,7 +103,36 @@ def how_it_ended(path: Path) -> str:
     """How the broker said that the run ended: `done`, `stopped` or `failed`; empty where it was cut off."""
     if not (path / SUMMARY).is_file():
         return "failed" if (path / FAILURE).is_file() else ""
-    return str(json.loads((path / SUMMARY).read_text(encoding="utf-8")).get("ended", "done"))
+    return str(_table(path / SUMMARY, "remove it to go on as with a run that was cut off").get("ended", "done"))
+
+
+def why_it_failed(path: Path) -> RunFailure:
+    """As the broker wrote it."""
+    try:
+        return msgspec.json.decode((path / FAILURE).read_bytes(), type=RunFailure)
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return RunFailure(
+            stage="broker", reason=f"{path / FAILURE} says why, and is damaged", advice="read logs/broker.log in the run directory"
+        )
+
+
+def _recorded(file: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The run's configuration. Raises ConfigError where it is none."""
+    found = _table(file, WHOLE_AGAIN)
+    for name, section in wanted.items():
+        if isinstance(section, dict) and not isinstance(found.get(name), dict):
+            raise ConfigError(f"{file} is damaged: it has no section {name}; {WHOLE_AGAIN}")
+    return found
+
+
+def _table(file: Path, advice: str) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is damaged: {error}; {advice}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} is damaged: {KINDS.get(type(found), 'a value')} stands there, where a table is to be; {advice}")
+    return found
 
 
 def _refuse_differences(recorded: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:

@@ -10,7 +10,7 @@ from schemas.config import PipelineConfig
 from schemas.errors import ConfigError
 from schemas.lock import LOCK_FILE
 from tests.schemas.config.builders import a_config
-from tools.up.directory import forget_the_end, held, name_for, new_run_directory, run_directory_to_resume, with_name
+from tools.up.directory import forget_the_end, held, name_for, new_run_directory, run_directory_to_resume, why_it_failed, with_name
 
 
 def a_run(folder: Path, *overrides: str) -> PipelineConfig:
@@ -87,6 +87,38 @@ def test_a_difference_is_told_in_the_words_of_the_file(tmp_path: Path) -> None:
         run_directory_to_resume(a_run(tmp_path, "run.name=first", "schedule.kind=sync"))
     with pytest.raises(ConfigError, match="schedule.drop_uniform is false now, but true in"):
         run_directory_to_resume(a_run(tmp_path, "run.name=first", "schedule.drop_uniform=false"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json"])
+@pytest.mark.parametrize("text", ["[]", "{", "", "7", "null", '"run"', "\udcff", "[" * 100_000])
+def test_a_damaged_file_of_the_run_is_named_and_not_shown(tmp_path: Path, name: str, text: str) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    file = new_run_directory(config) / name
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match=f"^{file} is damaged: .{{1,200}}$"):
+        run_directory_to_resume(config)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"run": []}', '{"run": {}, "broker": 7}'])
+def test_a_configuration_without_its_sections_is_damaged_not_different(tmp_path: Path, text: str) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    file = new_run_directory(config) / "config.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"^{file} is damaged: it has no section [a-z]+; put it back from a copy"):
+        run_directory_to_resume(config)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", '{"stage": 7, "reason": "x"}'])
+def test_a_damaged_word_of_a_failure_still_is_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "failure.json").write_text(text)
+    assert why_it_failed(tmp_path).reason == f"{tmp_path / 'failure.json'} says why, and is damaged"
+
+
+def test_a_run_without_its_lock_is_of_another_version(tmp_path: Path) -> None:
+    config = a_run(tmp_path, "run.name=first")
+    (new_run_directory(config) / "schema.lock").unlink()
+    with pytest.raises(ConfigError, match="another version"):
+        run_directory_to_resume(config)
 
 
 @pytest.mark.parametrize("now", ["true", "false"])
