@@ -25,6 +25,7 @@ from tools.up.directory import FAILURE, SUMMARY, forget_the_end, held, new_run_d
 from tools.up.ending import failure_text, readable, summary_page
 from tools.up.endpoint import check_free, check_metrics_port
 from tools.up.lines import Lines
+from tools.up.losses import missing_segments
 from tools.up.user_code import check_what_is_named
 from tools.up.view import LineView
 from tools.up.watch import EXIT_FAILED, how
@@ -47,6 +48,8 @@ def serve(file: Path, overrides: Sequence[str], *, resume: bool = False) -> int:
     with held(directory):
         forget_the_end(directory)
         console.print(f"run {directory.name} in {directory}; stages come to {config.broker.endpoint}")
+        if lost := missing_segments(directory / "journal", config.broker.journal_quota_bytes):
+            console.print(lost)
         keeper = Keeper(directory, config.broker.endpoint, _view(console, config), keys, accept_loss=config.broker.accept_loss)
         try:
             code = keeper.run()

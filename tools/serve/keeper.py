@@ -22,6 +22,7 @@ from stages.host.children import Children, why_not_started
 from tools.up.directory import CONFIG
 from tools.up.endpoint import reachable
 from tools.up.link import BrokerLink
+from tools.up.losses import Quarantine
 from tools.up.snapshot import snapshot_of
 from tools.up.supervisor import LOSS, NO_LOSS
 from tools.up.view import View
@@ -54,6 +55,7 @@ class Keeper:
         self._children = Children(directory / "logs")
         self._link = BrokerLink(reachable(endpoint), name="serve", keys=keys)
         self._signals: list[int] = []
+        self._quarantine = Quarantine(directory / "journal")
         self._kill_at: float | None = None
         self._next_status = 0.0
         self.step = 0
@@ -102,6 +104,8 @@ class Keeper:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
             self._link.ask_status(now)
+            if lost := self._quarantine.news():
+                self._view.note(lost)
 
     def _hand_on(self, now: float) -> None:
         """The first signal asks the broker to leave; a second one, or its being late, kills it: the journal makes that safe."""

@@ -22,6 +22,7 @@ from tools.up.directory import SUMMARY, forget_the_end, held, new_run_directory,
 from tools.up.ending import RunFailure, failure_text, summary_page
 from tools.up.endpoint import broker_endpoint, check_metrics_port, reachable
 from tools.up.hosts import HostsFile, read_hosts
+from tools.up.losses import missing_segments
 from tools.up.supervisor import RUN_DIRECTORY, Commands, Supervisor, commands
 from tools.up.user_code import check_what_is_named
 from tools.up.view import view_for
@@ -53,6 +54,8 @@ def up(file: Path, overrides: Sequence[str], *, resume: bool = False, hosts_file
         with held(directory):
             forget_the_end(directory)
             console.print(f"run {config.run.name} in {directory}", markup=False, highlight=False)
+            if lost := missing_segments(directory / "journal", config.broker.journal_quota_bytes):
+                console.print(lost, markup=False, highlight=False, soft_wrap=True)
             found = ways(config, hosts, reachable(endpoint)) if hosts is not None else None
             what = commands(directory, endpoint, found, accept_loss=config.broker.accept_loss)
             return _supervise(config, directory, what, reachable(endpoint), console, keys)

@@ -28,6 +28,7 @@ from tools.up.directory import CONFIG, FAILURE
 from tools.up.ending import last_word
 from tools.up.endpoint import reachable
 from tools.up.link import BrokerLink
+from tools.up.losses import Quarantine
 from tools.up.snapshot import snapshot_of
 from tools.up.view import View
 from tools.up.watch import BROKER, HOST, AskStop, Finish, Order, Outcome, Start, Watch, how
@@ -88,6 +89,7 @@ class Supervisor:
         self._children = Children(directory / "logs")
         self._link = BrokerLink(reachable(endpoint), keys=keys)
         self._signals: list[int] = []
+        self._quarantine = Quarantine(directory / "journal")
         self._stopped_at: float | None = None
         self._next_status = self._next_pulse = 0.0
         self._broker_first = commands.broker_first
@@ -169,6 +171,8 @@ class Supervisor:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY_S
             self._link.ask_status(now)
+            if lost := self._quarantine.news():
+                self._view.note(lost)
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_S
             for name in self._commands.remote:

@@ -12,9 +12,12 @@ import pytest
 
 from broker.journal import Entry
 from broker.journal.reading import Scan
+from schemas.config import load_config
+from tests.broker.journal.lives import Life
 from tests.skeleton.crew import a_crew
 from tests.skeleton.waiting import until
 from tests.tools.serve.test_serve import LONG, Bench, pid_of_broker, read_summary
+from tools.up.directory import new_run_directory
 
 ACCEPTED = ("--set", "broker.accept_loss=true")
 
@@ -67,6 +70,7 @@ def test_damage_is_final_says_its_cure_and_the_cure_works_for_one_start(bench: B
     dead = pid_of_broker(run)
     serving = bench.serve("--name", "first", "--resume", *LONG, *ACCEPTED)
     until(lambda: pid_of_broker(run) != dead, "the broker is at work", bench.said)
+    bench.wait_until("the journal is damaged, entry 20 lost (journal/quarantine.json): ")
     assert not json.loads((run / "config.json").read_text())["broker"]["accept_loss"]
     kill_broker(bench)
     assert bench.end_of(serving)[0] == 1, bench.said()
@@ -85,3 +89,21 @@ def test_a_loss_that_nothing_can_make_good_is_not_told_to_be_accepted(bench: Ben
     assert "entry 0 is lost" in said
     assert "put the file back from a copy, or begin another run" in said
     assert "accept_loss" not in said
+
+
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_a_segment_that_is_gone_behind_a_checkpoint_is_said_before_the_run_goes_on(
+    bench: Bench, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bench.folder)
+    endpoint = f'broker.endpoint="{bench.endpoint}"'
+    run = new_run_directory(load_config(bench.folder / "pipeline.toml", [endpoint, 'run.name="first"']))
+    life = Life(run / "journal")
+    life.play()
+    life.close()
+    (run / "journal" / "00000001.log").unlink()
+    (run / "logs").rmdir()
+    (run / "logs").write_text("in the way, so that nothing is started")
+    ended = bench.tidemill(command, "pipeline.toml", "--set", endpoint, "--name", "first", "--resume")
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stdout.count("the journal lacks 00000001.log: the run goes on") == 1

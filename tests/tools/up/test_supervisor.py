@@ -149,6 +149,15 @@ def test_what_a_broker_is_told_of_one_start_is_not_told_again(rig: Rig) -> None:
     assert lines == ["fake broker, crash once", "fake broker, crash"]
 
 
+def test_what_the_broker_finds_lost_is_said_once(rig: Rig) -> None:
+    (rig.directory / "journal").mkdir()
+    (rig.directory / "journal" / "quarantine.json").write_text('[{"first": 7, "last": 9}]')
+    watcher = Watcher(act=lambda own: interrupt(own) if len(watcher.seen) == 3 else None)
+    rig.run("wait", watcher)
+    assert [note for note in watcher.notes if "entries 7 to 9 lost" in note] == [note for note in watcher.notes if "damaged" in note]
+    assert len([note for note in watcher.notes if "damaged" in note]) == 1
+
+
 def test_the_first_word_of_a_restart_says_why(rig: Rig) -> None:
     watcher = Watcher()
     rig.run("crash", watcher, limit=1, host="print('no room for me'); raise SystemExit(1)")
