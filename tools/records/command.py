@@ -24,6 +24,7 @@ from tools.records.printing import printing, quietly, say, written
 from tools.records.rows import ROW
 from tools.records.selection import Selection
 from tools.records.tables import FailureRow
+from tools.records.tail import life_of, tail_of
 
 DAMAGED = 1
 LONG_BYTES = 128 << 20
@@ -101,9 +102,10 @@ def _overview(run: Run, look: Look, bar: Bar, *, as_json: bool) -> int:
         yield from views.ending_lines(ending)
         if not ending.is_whole and not look.index.writes:
             yield views.UNFOLLOWED
+        tail = tail_of(look)
         if not live:
-            yield life_of(run, ending.phase)
-        yield from views.warnings(look.index, look.torn_bytes, live=live, manifest=run.manifest)
+            yield life_of(run, tail, ending.phase)
+        yield from views.warnings(look.index, tail, manifest=run.manifest)
 
     if written(lines(), bar):
         _follow_behind(look, bar)
@@ -136,7 +138,8 @@ def _follow_behind(look: Look, bar: Bar) -> None:
         say(f"{views.UNFOLLOWED} (up to entry {look.index.meta.followed.next_number:,} it was)")
         return
     known = look.index.meta.followed
-    written([views.failures_line(len(known.failures)), *([f"not followed all the way: {known.note}"] if known.note else [])], bar)
+    failures = views.failures_line(len(known.failures), sum(failure.final for failure in known.failures))
+    written([failures, *([f"not followed all the way: {known.note}"] if known.note else [])], bar)
 
 
 def _overview_fields(run: Run, look: Look, *, live: bool) -> dict[str, Any]:
@@ -144,27 +147,17 @@ def _overview_fields(run: Run, look: Look, *, live: bool) -> dict[str, Any]:
 
     look.scan()
     ending, meta = ending_of(look), look.index.meta
-    said = list(views.warnings(look.index, look.torn_bytes, live=live, manifest=run.manifest))
+    said = list(views.warnings(look.index, tail_of(look), manifest=run.manifest))
     missing = sorted([*look.index.gaps(), *(gap for part in meta.segments for gap in part.missing)])
     return {
         "run": run.name, "live": live, "phase": ending.phase, "bytes": sum(look.index.sizes().values()),
         "queues": to_builtins(look.index.totals()),
         "segments": [{name: getattr(part, name) for name in SEGMENT_FIELDS} for part in meta.segments],
         "events": views.events_of(meta), "followed": ending.is_whole, "endings": ending.endings, "step": ending.step,
-        "failures": ending.failures, "missing": missing, "damage": [damage for part in meta.segments for damage in part.damages],
+        "failures": ending.failures, "failed_tickets": ending.failed_tickets, "missing": missing,
+        "damage": [damage for part in meta.segments for damage in part.damages],
         "torn_bytes": look.torn_bytes, "said": said, "manifest": run.manifest,
     }  # fmt: skip
-
-
-def life_of(run: Run, phase: str) -> str:
-    """How a run stands whose broker is not at work."""
-    if run.manifest:
-        return "a cut"
-    if phase == "closed":
-        return "the run has ended"
-    if not phase:
-        return "its broker is gone; whether the run was at its end is not known"
-    return f"its broker is gone, and the run was not at its end (phase {phase}): killed, or still to be resumed"
 
 
 def _rows(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:
@@ -229,7 +222,7 @@ def _failures(look: Look, wanted: Selection, bar: Bar, *, as_json: bool) -> int:
 
 def _say(look: Look) -> None:
     """What a list cannot show goes to stderr."""
-    for line in views.warnings(look.index, look.torn_bytes, live=look.run.is_live, manifest={}):
+    for line in views.warnings(look.index, tail_of(look), manifest={}):
         print(f"tidemill: {line}", file=sys.stderr)
     if not look.is_followed and look.unfollowed_bytes():
         number = look.index.meta.followed.next_number

@@ -29,6 +29,8 @@ class Ending(Struct, kw_only=True):
     step: int = 0
     """Last one that was committed, or planned where everything is known."""
     failures: int = 0
+    """Tries at a record, and tickets."""
+    failed_tickets: int = 0
     note: str = ""
 
 
@@ -47,7 +49,9 @@ def ending_of(look: Look) -> Ending:
 
 def _of_followed(known: Followed) -> Ending:
     step = max((row.step for row in known.steps), default=0)
-    return Ending(is_whole=True, phase=known.phase, endings=known.endings, step=step, failures=len(known.failures), note=known.note)
+    tickets = sum(failure.final for failure in known.failures)
+    return Ending(is_whole=True, phase=known.phase, endings=known.endings, step=step, failures=len(known.failures), failed_tickets=tickets,
+                  note=known.note)  # fmt: skip
 
 
 def _state_at_end(look: Look) -> State | None:

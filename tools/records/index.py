@@ -149,6 +149,15 @@ class Index:
             expected, behind = segment.next if segment.next is not None else expected, segment.index
         return found
 
+    def holes(self) -> list[tuple[int, int]]:
+        """Segments that are not there before one in which no entry can be read, so that no entry's number tells of them."""
+        found, behind = [], -1
+        for segment in self.meta.segments:
+            if segment.index > behind + 1 and not segment.entries:
+                found.append((behind + 1, segment.index - 1))
+            behind = segment.index
+        return found
+
     def snapshot(self, name: str) -> Snapshot | None:
         """A kept state."""
         try:

@@ -30,9 +30,9 @@ class Run:
         self.directory = directory
         self.journal = directory / "journal"
         self._unpacked = unpacked
-        self.config: dict[str, Any] = _json_of(directory / "config.json")
-        self.lock: dict[str, Any] = _json_of(directory / "schema.lock")
-        self.manifest: dict[str, Any] = _json_of(directory / "manifest.json")
+        self.config: dict[str, Any] = json_of(directory / "config.json")
+        self.lock: dict[str, Any] = json_of(directory / "schema.lock")
+        self.manifest: dict[str, Any] = json_of(directory / "manifest.json")
 
     @property
     def is_live(self) -> bool:
@@ -84,7 +84,8 @@ def _unpack(path: Path) -> Path:
     return folder
 
 
-def _json_of(path: Path) -> dict[str, Any]:
+def json_of(path: Path) -> dict[str, Any]:
+    """A file of the run; empty where it is not there or holds something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -11,6 +11,7 @@ import numpy as np
 from tools.records.index import Index
 from tools.records.rows import DAMAGED, EVAL, MADE, REFUSED, TRUNCATED, UNSURE
 from tools.records.tables import FailureRow, Meta
+from tools.records.tail import Tail, tail_lines
 from tools.records.words import harmless
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ UNFOLLOWED = (
 )
 SHOWN_VALUES = 12
 """Of an array in one record's view; `--json` shows all."""
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 segment`, `1,000 segments`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def size_text(size: float) -> str:
@@ -100,7 +106,7 @@ def failure_line(failure: FailureRow) -> str:
 
 def first_line(name: str, sizes: Mapping[int, int], *, live: bool) -> str:
     """What is known at once."""
-    return f"{name}: {size_text(sum(sizes.values()))} in {len(sizes)} segments" + ("; its broker is at work" if live else "")
+    return f"{name}: {size_text(sum(sizes.values()))} in {counted(len(sizes), 'segment')}" + ("; its broker is at work" if live else "")
 
 
 def overview(index: Index, order: list[str]) -> Iterator[str]:
@@ -108,7 +114,7 @@ def overview(index: Index, order: list[str]) -> Iterator[str]:
     segments, totals = index.meta.segments, index.totals()
     began = segments[0].began if segments else 0.0
     ended = segments[-1].ended if segments else 0.0
-    yield f"{sum(segment.entries for segment in segments):,} entries, {began:.1f} to {ended:.1f} s"
+    yield f"{counted(sum(segment.entries for segment in segments), 'entry', 'entries')}, {began:.1f} to {ended:.1f} s"
     yield ""
     yield f"{'queue':<10} {'records':>10} {'bytes':>10} {'first':>11} {'last':>11} {'refused':>8}"
     for queue in sorted(totals, key=lambda queue: (order.index(queue) if queue in order else len(order), queue)):
@@ -135,15 +141,16 @@ def ending_lines(ending: Ending) -> Iterator[str]:
     if ending.endings:
         yield "tickets ended: " + ", ".join(f"{name} {count:,}" for name, count in sorted(ending.endings.items()))
     if ending.failures:
-        yield failures_line(ending.failures)
+        yield failures_line(ending.failures, ending.failed_tickets)
 
 
-def failures_line(count: int) -> str:
-    """How many there were."""
-    return f"failures: {count:,} (`--failed` lists them)" if count else "failures: none"
+def failures_line(count: int, tickets: int) -> str:
+    """How many there were: tickets that ended failed, and tries at a record, three for each of most."""
+    tries = counted(count - tickets, "failed try", "failed tries")
+    return f"failures: {tries}, {counted(tickets, 'failed ticket')} (`--failed` lists them)" if count else "failures: none"
 
 
-def warnings(index: Index, torn_bytes: int, *, live: bool, manifest: Mapping[str, Any]) -> Iterator[str]:
+def warnings(index: Index, tail: Tail, *, manifest: Mapping[str, Any]) -> Iterator[str]:
     """What is missing or damaged, one thing a line."""
     meta, gone = index.meta, index.gone
     if manifest:
@@ -154,6 +161,9 @@ def warnings(index: Index, torn_bytes: int, *, live: bool, manifest: Mapping[str
     for first, last in (gap for segment in meta.segments for gap in segment.missing):
         if not _is_meant(first, manifest):
             yield f"missing: entries {first:,} to {last:,}"
+    for first, last in index.holes():
+        named = f"segment {first:08d} is" if first == last else f"segments {first:08d} to {last:08d} are"
+        yield f"missing: {named} not there, and what comes behind is damaged"
     if gone:
         named = ", ".join(f"{index:08d}" for index in gone)
         yield f"missing: segments {named} were dropped since they were indexed: their headers are still listed, their frames are gone"
@@ -163,11 +173,8 @@ def warnings(index: Index, torn_bytes: int, *, live: bool, manifest: Mapping[str
         yield f"damage: and {len(damages) - SHOWN_DAMAGES} more"
     unreadable = sum(segment.unreadable for segment in meta.segments)
     if unreadable:
-        yield f"unreadable: {unreadable:,} events are not msgpack maps with a type"
-    if torn_bytes:
-        yield f"the last {torn_bytes:,} bytes are no whole commit: " + (
-            "being written now" if live else "cut off when the broker died; nothing of it was acknowledged"
-        )
+        yield f"unreadable: {counted(unreadable, 'event is', 'events are')} not msgpack maps with a type"
+    yield from tail_lines(tail)
     if meta.followed.note:
         yield f"not followed all the way: {meta.followed.note}"
 

@@ -110,9 +110,10 @@ def configure_quietly() -> None:
 
 def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) -> int:
     bar = Bar(is_quiet=asked.debug)
+    wanted = wanted_of(asked.only, asked.begin, asked.end)
     config = replay_config(run, (*asked.overrides, *(UNHURRIED if asked.debug else ())))
     config = with_model(with_code(config, role, asked.code), run, role)
-    wanted, stretch = _stretch(asked, run, role, scratch, bar)
+    wanted, stretch = _stretch(wanted, run, role, scratch, bar)
     start = Position(*stretch.start.position) if stretch.start is not None else None
     part = Part(journal=str(run.journal), start=start, last=stretch.last)
     turns = recorded_turns(part, bar) if role is Role.ROLLOUT else Turns()
@@ -140,12 +141,11 @@ def _play(asked: Asked, run: Run, role: Role, speed: float, scratch: Scratch) ->
             print(f"the stage raised {type(error).__name__}: {error}; this is where", file=sys.stderr)
             debugger.look_at(error.__traceback__)
         raise
-    return _say(asked, run, role, scratch, player, tally, recording.note, recording.dialect.changed)
+    return _say(asked, run, role, scratch, player, tally, list(recording.told()), recording.dialect.changed)
 
 
-def _stretch(asked: Asked, run: Run, role: Role, scratch: Scratch, bar: Bar) -> tuple[Wanted, Stretch]:
+def _stretch(wanted: Wanted, run: Run, role: Role, scratch: Scratch, bar: Bar) -> tuple[Wanted, Stretch]:
     """What is wanted, and where in the journal that is; a run that is wanted whole needs no index."""
-    wanted = wanted_of(asked.only, asked.begin, asked.end)
     if wanted.is_everything:
         return wanted, Stretch()
     with Look(run, bar) as look:
@@ -162,10 +162,10 @@ def _tally(asked: Asked, player: Player, recording: Recording) -> Tally:
     return tally
 
 
-def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, tally: Tally, note: str,
+def _say(asked: Asked, run: Run, role: Role, scratch: Scratch, player: Player, tally: Tally, told: Sequence[str],
          changed: Sequence[str]) -> int:  # fmt: skip
-    if note:
-        print(f"tidemill: {note}", file=sys.stderr)
+    for line in told:
+        print(f"tidemill: {line}", file=sys.stderr)
     if changed:
         print(
             f"tidemill: recorded under another schema.lock: {', '.join(changed)} had other fields then; those that are new stand at their"

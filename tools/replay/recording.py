@@ -31,6 +31,8 @@ from tools.records.folding import contents_of, unknown_lease
 from tools.records.progress import Progress, Way, sizes_of
 from tools.records.tables import Snapshot
 
+SHOWN_DAMAGES = 20
+
 _decode_state = msgspec.msgpack.Decoder(State).decode
 
 
@@ -70,6 +72,8 @@ class Recording:
         """Steps that were committed then."""
         self.note = ""
         """Why reading ended before the journal's end, or began after its beginning; empty otherwise."""
+        self.damages: list[str] = []
+        """What else is not as it was written; no event that is known of is lost with it."""
 
     def moments(self) -> Iterator[Moment]:
         """All of them. Raises JournalError where there is no state to begin with."""
@@ -92,7 +96,8 @@ class Recording:
 
     def _entries(self) -> Iterator[Entry]:
         first = self._start.number if self._start is not None else 0
-        for found in Scan(self._journal, Position(*self._start.position) if self._start is not None else None):
+        scan = Scan(self._journal, Position(*self._start.position) if self._start is not None else None)
+        for found in scan:
             if not isinstance(found, Damage):
                 self._way.say(found.position.segment, found.position.offset)
                 if found.number >= first:
@@ -100,6 +105,18 @@ class Recording:
             elif found.last >= found.first:
                 self.note = str(found)
                 return
+            else:
+                self.damages.append(str(found))
+        if scan.torn_bytes:
+            self.damages.append(f"the journal's last {scan.torn_bytes:,} bytes are no whole commit")
+
+    def told(self) -> Iterator[str]:
+        """Lines for a person: what of the journal was not read, or not as it was written."""
+        yield from self.damages[:SHOWN_DAMAGES]
+        if len(self.damages) > SHOWN_DAMAGES:
+            yield f"and {len(self.damages) - SHOWN_DAMAGES} more places that are damaged"
+        if self.note:
+            yield self.note
 
     def _adopt(self, entry: Entry, arena: Arena) -> None:
         for found in checkpoints.valid(self._journal):

@@ -20,7 +20,7 @@ from broker.journal import checkpoint as checkpoints
 from broker.policy.registry import NAMES, choose
 from schemas.config.overrides import parse_override
 from schemas.edges import Role
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, JournalError
 from schemas.messages import Deliver
 from tools.records.bar import Bar
 from tools.records.folding import encode_state, state_of
@@ -81,8 +81,10 @@ def run_whatif(asked: Asked) -> int:
                 bar.clear()
                 say(_json(dated) if asked.as_json else "\n".join(lines_of(dated)))
         bar.clear()
-        if recording.note:
-            print(f"tidemill: {recording.note}", file=sys.stderr)
+        for line in recording.told():
+            print(f"tidemill: {line}", file=sys.stderr)
+        if recording.state is None:
+            raise JournalError(f"{asked.run}: no entry of its journal can be read, so there is no decision to ask about")
         if not asked.as_json:
             say("; ".join(f"{kind}: {counts[kind, False] + counts[kind, True]} decisions, {counts[kind, True]} differ" for kind in NAMES))
     return 0

@@ -23,6 +23,7 @@ from tools.records.looking import Look
 from tools.records.opening import open_run
 from tools.records.selection import Selection
 from tools.records.story import subject_of
+from tools.records.tail import tail_of
 from tools.records.telling import tell
 from tools.sim.driver import Entry
 from tools.sim.scenario import Faults, Kill
@@ -51,7 +52,7 @@ def test_a_cut_tells_the_same_story(text: str, run: Look, tmp_path: Path) -> Non
         assert (found.note, wanted.note) == ("", "")
         assert found.facts == wanted.facts
         assert manifest["first"] == wanted.facts[0].number
-        assert list(views.warnings(look.index, 0, live=False, manifest=opened.manifest)) == [views.manifest_line(manifest)]
+        assert list(views.warnings(look.index, tail_of(look), manifest=opened.manifest)) == [views.manifest_line(manifest)]
     assert not opened.directory.exists()
 
 

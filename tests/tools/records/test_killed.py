@@ -21,6 +21,7 @@ from tools.records.looking import Look
 from tools.records.opening import open_run
 from tools.records.selection import Selection
 from tools.records.story import subject_of
+from tools.records.tail import tail_of
 from tools.records.telling import tell
 from tools.replay.asking import Asking
 from tools.replay.recording import Recording
@@ -38,7 +39,7 @@ def looked_at(run: Path) -> int:
         ending = ending_of(look)
         known = look.index.meta.followed
         assert (ending.is_whole, known.note) == (True, "")
-        assert list(views.warnings(look.index, 0, live=False, manifest={})) == []
+        assert list(views.warnings(look.index, tail_of(look), manifest={})) == []
         tickets = [int(ticket) for ticket in scanned["ticket"] if ticket >= 0]
         for ticket in dict.fromkeys(tickets[-1:] + tickets[:1]):
             story = tell(look, subject_of(f"ticket:{ticket}"))
