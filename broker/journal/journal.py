@@ -22,7 +22,7 @@ from broker.journal.checkpointer import Checkpointer
 from broker.journal.files import DiskFiles, Files
 from broker.journal.format import BLOCK, Entry, Position
 from broker.journal.quarantine import Quarantine
-from broker.journal.reading import Damage, Scan, entry_at, segment_head
+from broker.journal.reading import Damage, Scan, ends_before, entry_at, segment_head
 from broker.journal.scrub import Scrub
 from broker.journal.segments import Segments, segment_path
 from broker.journal.writer import Writer
@@ -35,10 +35,7 @@ SEGMENT_BYTES = 256 << 20
 QUOTA_BYTES = 20 << 30
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_ENTRIES = 20_000
-"""A checkpoint after so much or so many, whichever is first.
-
-What a start has to fold at most, about a second's work.
-"""
+"""A checkpoint after so much or so many, whichever is first: what a start has to fold at most, about a second's work."""
 UNCOVERED = "no checkpoint covers that"
 
 log = structlog.get_logger()
@@ -123,6 +120,9 @@ class Journal:
         """
         scan = Scan(self.directory, after.position if after else None, None if after else 0, after.number if after else 0)
         covered = after.number if after else 0
+        if after and not accept_loss and ends_before(self.directory, after.position):
+            what = f"{after.position.segment:08d}.log is gone or cut short, and with it what came behind checkpoint {covered}"
+            raise JournalDamagedError(f"{self.directory}: {what}; {UNCOVERED}", acceptable=True)
         for item in scan:
             if isinstance(item, Damage):
                 self._quarantine.take(item)
@@ -285,10 +285,7 @@ class Journal:
     # --- the end ------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Makes durable what is left, waits for a checkpoint in the making, lets the lock go.
-
-        Raises JournalError where the disk refuses.
-        """
+        """Makes durable what is left, waits for a checkpoint in the making, lets the lock go. Raises JournalError where the disk refuses."""
         try:
             if self._writer is not None:
                 self._writer.close()

@@ -97,6 +97,12 @@ def entry_at(directory: Path, position: Position) -> Entry:
     return found[0]
 
 
+def ends_before(directory: Path, position: Position) -> bool:
+    """Whether what once stood below `position` in its segment is not there: the segment is gone, or shorter."""
+    path = directory / f"{position.segment:08d}.log"
+    return position.offset > BLOCK and (not path.is_file() or path.stat().st_size < position.offset)
+
+
 class Scan:
     """All entries from `start` on.
 

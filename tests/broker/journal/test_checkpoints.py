@@ -142,6 +142,27 @@ def test_damage_that_no_checkpoint_covers_is_refused_by_name_and_can_be_accepted
     assert told.value.acceptable
 
 
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_what_came_behind_the_newest_checkpoint_does_not_go_without_a_word(tmp_path: Path, how: str) -> None:
+    lived(tmp_path, 93)
+    newest = next(checkpoint.valid(tmp_path))
+    last = segments(tmp_path)[-1]
+    assert newest.position.segment == int(last.stem)
+    assert newest.number == 90
+    if how == "gone":
+        last.unlink()
+    else:
+        with last.open("r+b") as file:
+            file.truncate(newest.position.offset - 4096)
+    with pytest.raises(JournalDamagedError, match=rf"{last.name} is gone or cut short, and with it what came behind checkpoint 90") as told:
+        Life(tmp_path)
+    assert told.value.acceptable
+    journal = Journal(tmp_path)
+    assert list(journal.read(newest, accept_loss=True)) == []
+    assert journal.next_number == 90
+    journal.close()
+
+
 def live_record(folder: Path, count: int) -> tuple[Entry, int]:
     """An entry whose frames are needed after `count` events, and the first of the messages in it."""
     needed = set(truth(count)[1])
