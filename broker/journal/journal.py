@@ -285,7 +285,7 @@ class Journal:
     # --- the end ------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Makes durable what is left, waits for a checkpoint in the making, lets the lock go. Raises JournalError where the disk refuses."""
+        """Makes what is left durable, waits for a checkpoint in the making, lets the lock go. Raises JournalError if the disk refuses."""
         try:
             if self._writer is not None:
                 self._writer.close()
