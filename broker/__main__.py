@@ -111,12 +111,10 @@ def serve(
 def _fail_of_damage(run_directory: Path, error: JournalDamagedError) -> int:
     """The exit code. Another start would end the same: whoever starts brokers again reads in the file that this is final."""
     structlog.get_logger().error("broker_stopped", error=str(error))
-    advice = "put the file back from a copy"
+    advice = f"put the file back from a copy, or begin another run, from the newest weights in {run_directory / 'versions'} (model.path)"
     if error.acceptable:
         again = f"--name {run_directory.name} --resume --set broker.accept_loss=true"
-        advice += f", or go on without what is lost, acknowledged work among it: the same command with {again}"
-    else:
-        advice += f", or begin another run, from the newest weights in {run_directory / 'versions'} for example (model.path)"
+        advice += f"; or go on without what is lost and all that hung on it, acknowledged work too: the same command with {again}"
     with contextlib.suppress(OSError):  # the log has it, too
         write_json(run_directory / "failure.json", {"stage": "broker", "reason": str(error), "last_lines": [], "advice": advice})
     return 1

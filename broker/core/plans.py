@@ -190,7 +190,7 @@ def on_trainer_new(crank: Crank, resume_step: int) -> None:
     trainer.idle = False
     if resume_step > trainer.step:
         crank.fail_run("actor-train", f"its checkpoint is at step {resume_step}, the journal knows {trainer.step} steps only",
-                       "the checkpoints of another run lie in this run's directory; use a new run name")  # fmt: skip
+                       "checkpoints of another run lie here, or the journal has lost what made them; begin another")  # fmt: skip
         return
     if resume_step > trainer.checkpoint:
         on_checkpoint(crank, CheckpointSaved(step=resume_step))
