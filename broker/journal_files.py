@@ -19,6 +19,11 @@ UNFINISHED = re.compile(r"(?:[0-9]{8}|[0-9]{16})\.partial")
 """What is being made; whoever finds one at start removes it."""
 
 
+def segment_path(directory: Path, index: int) -> Path:
+    """The file of a segment."""
+    return directory / f"{index:08d}.log"
+
+
 def segment_paths(directory: Path) -> list[Path]:
     """Segment files, oldest first. Raises JournalError where something that is no file has a segment's name: entries may be behind it."""
     found = sorted(Path(entry.path) for entry in _named(directory, SEGMENT))

@@ -16,8 +16,7 @@ from broker.journal import checkpoint as checkpoints
 from broker.journal.checkpoint import KEPT, Checkpoint
 from broker.journal.files import PARTIAL, Files
 from broker.journal.retention import droppable
-from broker.journal.segments import segment_path
-from broker.journal_files import segment_paths
+from broker.journal_files import segment_path, segment_paths
 from schemas.errors import JournalError
 
 log = structlog.get_logger()

@@ -24,9 +24,9 @@ from broker.journal.format import BLOCK, Entry, Position
 from broker.journal.quarantine import Quarantine
 from broker.journal.reading import Damage, Scan, ends_before, entry_at, segment_head
 from broker.journal.scrub import Scrub
-from broker.journal.segments import Segments, segment_path
+from broker.journal.segments import Segments
 from broker.journal.writer import Writer
-from broker.journal_files import segment_paths, unfinished_paths
+from broker.journal_files import segment_path, segment_paths, unfinished_paths
 from schemas.codec import Frame
 from schemas.errors import JournalDamagedError, JournalError
 

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from broker.journal.reading import Damage
+from broker.journal_files import segment_path
 
 COPIED_BYTES_MAX = 64 << 20
 LISTED_MAX = 99
@@ -61,7 +62,7 @@ class Quarantine:
             return
         place = self._directory / "quarantine"
         place.mkdir(mode=0o700, exist_ok=True)
-        segment = self._directory / f"{damage.position.segment:08d}.log"
+        segment = segment_path(self._directory, damage.position.segment)
         with segment.open("rb") as file:
             file.seek(damage.position.offset)
             data = file.read(min(damage.bytes, COPIED_BYTES_MAX))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from broker.journal import format as layout
 from broker.journal.format import BATCH_HEAD, BLOCK, ENTRY_HEAD, ENTRY_MAGIC, BatchHead, Entry, Position, SegmentHead
-from broker.journal_files import segment_paths
+from broker.journal_files import segment_path, segment_paths
 from schemas.errors import JournalError
 
 WINDOW_BYTES = 1 << 20
@@ -85,7 +85,7 @@ def segment_head(path: Path) -> SegmentHead | None:
 
 def entry_at(directory: Path, position: Position) -> Entry:
     """One entry by its position. Raises JournalError where it is not there or not whole (its frames apart)."""
-    path = directory / f"{position.segment:08d}.log"
+    path = segment_path(directory, position.segment)
     try:
         with SegmentFile(path) as file:
             size = layout.entry_size(file.read(position.offset, ENTRY_HEAD.size))
@@ -99,7 +99,7 @@ def entry_at(directory: Path, position: Position) -> Entry:
 
 def ends_before(directory: Path, position: Position) -> bool:
     """Whether what once stood below `position` in its segment is not there: the segment is gone, or shorter."""
-    path = directory / f"{position.segment:08d}.log"
+    path = segment_path(directory, position.segment)
     return position.offset > BLOCK and (not path.is_file() or path.stat().st_size < position.offset)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from broker.journal.batch import Batch
 from broker.journal.files import PARTIAL, Files, write_fully
 from broker.journal.format import BLOCK, BatchHead, Position, SegmentHead, encode_segment_head, padded
+from broker.journal_files import segment_path
 from schemas.errors import JournalError
 
 SEGMENTS_MOST = 100_000_000
@@ -222,8 +223,3 @@ class Segments:
 
     def _path(self, index: int) -> Path:
         return segment_path(self._directory, index)
-
-
-def segment_path(directory: Path, index: int) -> Path:
-    """The file of a segment."""
-    return directory / f"{index:08d}.log"

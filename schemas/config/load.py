@@ -57,7 +57,7 @@ def read_toml(file: Path, hint: str = "pipelines stand under compose/pipelines/"
     if file.is_dir():
         raise ConfigError(f"{file}: is a folder, not a file; {hint}")
     try:
-        if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe or a device might never end
+        if file.exists() and not file.is_file():  # a pipe or a device might never end
             raise ConfigError(f"{file}: is no regular file; give a pipeline in TOML")
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte-order mark
     except FileNotFoundError:

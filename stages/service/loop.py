@@ -214,13 +214,12 @@ class Loop:
         elif isinstance(message, Welcome):
             self._on_welcome(message)
         elif isinstance(message, Drain):
-            self._draining_until = self._draining_until or time.monotonic() + DRAIN_S
-            self._heartbeat_at = 0.0  # what it did since the last one counts too
+            self._begin_to_drain(DRAIN_S)
         elif not isinstance(message, Refuse):
             if isinstance(message, Abort):
                 self._leases.discard(message.lease)
             if isinstance(message, StopProcess) and not message.name:
-                self._draining_until = self._draining_until or time.monotonic() + message.grace_s + DRAIN_S
+                self._begin_to_drain(message.grace_s + DRAIN_S)
             self._stage.order(message, frames)
 
     def _on_welcome(self, welcome: Welcome) -> None:
@@ -271,6 +270,10 @@ class Loop:
             self.commit(fails=[Failure(lease=order.lease, boundary="wire", reason=str(error)[:200])])
 
     # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def _begin_to_drain(self, within_s: float) -> None:
+        self._draining_until = self._draining_until or time.monotonic() + within_s
+        self._heartbeat_at = 0.0  # what it did since the last one counts too
 
     def _is_over(self) -> bool:
         if self._draining_until is None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from broker.journal_files import segment_path
 from tools.records.columns import Column
 from tools.records.progress import sizes_of
 from tools.records.rows import JUDGED, ROW
@@ -72,7 +73,7 @@ class Index:
     def _fits(self, meta: Meta) -> bool:
         """The segments that it speaks of are those that are there, or are gone; none has shrunk."""
         for segment in meta.segments:
-            path = segment_file(self.journal, segment.index)
+            path = segment_path(self.journal, segment.index)
             if not path.is_file():
                 if segment.index == meta.segments[-1].index:
                     return False  # the quota never drops the newest
@@ -115,14 +116,14 @@ class Index:
 
     def is_blank(self, segment: int, offset: int) -> bool:
         """No commit begins there: the file ends, or nothing was written behind it."""
-        with segment_file(self.journal, segment).open("rb") as file:
+        with segment_path(self.journal, segment).open("rb") as file:
             file.seek(offset)
             return not file.read(len(BLANK)).strip(b"\0")
 
     @property
     def gone(self) -> list[int]:
         """Indexed segments that are no longer there."""
-        return [segment.index for segment in self.meta.segments if not segment_file(self.journal, segment.index).is_file()]
+        return [segment.index for segment in self.meta.segments if not segment_path(self.journal, segment.index).is_file()]
 
     def totals(self) -> dict[str, Totals]:
         """By queue, tickets among them as far as they are known; refused ones are no records."""
@@ -143,7 +144,7 @@ class Index:
         """Entries of whole segments that are not there: first and last of each stretch, as far as both neighbours are known."""
         found, expected, behind = [], 0, -1
         for segment in self.meta.segments:
-            is_next = segment.index == behind + 1 or not segment_file(self.journal, behind + 1).is_file()
+            is_next = segment.index == behind + 1 or not segment_path(self.journal, behind + 1).is_file()
             if is_next and segment.first > expected:
                 found.append((expected, segment.first - 1))
             expected, behind = segment.next if segment.next is not None else expected, segment.index
@@ -203,11 +204,6 @@ def state_name(number: int) -> str:
 def rows_file(directory: Path, segment: int) -> Path:
     """File of a segment's rows."""
     return directory / f"{segment:08d}.rows"
-
-
-def segment_file(journal: Path, segment: int) -> Path:
-    """The journal's own file."""
-    return journal / f"{segment:08d}.log"
 
 
 def head_of(path: Path) -> bytes:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from broker.journal_files import segment_path
 from schemas.errors import ConfigError, JournalError
-from tools.records.index import Index, segment_file
+from tools.records.index import Index
 from tools.records.opening import Run
 from tools.records.progress import Progress
 from tools.records.rows import MADE, REFUSED, ROW, UNSURE
@@ -236,7 +237,7 @@ class Look:
 
         found: list[int] = []
         for segment in self._segments():
-            path, known = segment_file(self.run.journal, segment), self.index.known(segment)
+            path, known = segment_path(self.run.journal, segment), self.index.known(segment)
             head = segment_head(path) if path.is_file() else None
             first = head.first if head is not None else known.first if known is not None else None
             if first is None:

@@ -18,10 +18,11 @@ from msgspec.structs import replace
 
 from broker.journal.format import BLOCK, Entry, Position
 from broker.journal.reading import Damage, Scan
+from broker.journal_files import segment_path
 from broker.lifeline import die_with_parent
 from tools.records import rows as lean
 from tools.records.columns import Column
-from tools.records.index import head_of, rows_file, segment_file
+from tools.records.index import head_of, rows_file
 from tools.records.rows import DAMAGED, ROW, Names
 from tools.records.tables import Segment, Totals
 
@@ -150,7 +151,7 @@ def scan_for_another(journal: Path, folder: Path, segment: int) -> None:
     """Scans a whole segment and leaves what it found in `folder`."""
     queues: list[str] = []
     clients: list[str] = []
-    known = Segment(index=segment, head=head_of(segment_file(journal, segment)))
+    known = Segment(index=segment, head=head_of(segment_path(journal, segment)))
     column = Column(rows_file(folder, segment), ROW, writes=True)
     scanning = Scanning(journal, known, column, Names(queues, lean.QUEUES_MOST), Names(clients, lean.CLIENTS_MOST))
     for _ in scanning.run():

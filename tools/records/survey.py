@@ -18,9 +18,10 @@ import numpy as np
 from broker.journal import format as layout
 from broker.journal.format import Position
 from broker.journal.reading import Damage, segment_head
+from broker.journal_files import segment_path
 from broker.lifeline import child_environment
 from tools.records import rows as lean
-from tools.records.index import Index, head_of, segment_file
+from tools.records.index import Index, head_of
 from tools.records.progress import SCANNING, Progress, Way
 from tools.records.rows import Names
 from tools.records.scanning import Part, Scanning, read_part
@@ -83,7 +84,7 @@ class Survey:
         with closing(Helpers(self._index, whole if helped else whole[:1])) as helpers:
             for segment in segments:
                 part = helpers.part(segment)
-                if part is not None and segment_head(segment_file(self._index.journal, segment)) is not None:
+                if part is not None and segment_head(segment_path(self._index.journal, segment)) is not None:
                     yield segment, self._adopt(part)
                     self._way.say(segment, part.segment.until)
                 else:
@@ -93,10 +94,10 @@ class Survey:
     def _scan(self, segment: int) -> Iterator[np.ndarray]:
         known = self._index.known(segment)
         if known is None:
-            known = Segment(index=segment, head=head_of(segment_file(self._index.journal, segment)))
+            known = Segment(index=segment, head=head_of(segment_path(self._index.journal, segment)))
         scanning = Scanning(self._index.journal, known, self._index.column(segment), self._queues, self._clients)
         before = self._index.known(segment - 1)
-        headless = segment_head(segment_file(self._index.journal, segment)) is None
+        headless = segment_head(segment_path(self._index.journal, segment)) is None
         for rows in scanning.run(before.next if headless and before is not None else None):
             if scanning.position is not None:
                 self._way.say(segment, scanning.position.offset)

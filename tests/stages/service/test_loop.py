@@ -291,12 +291,13 @@ def test_a_drained_stage_says_so_says_goodbye_and_ends(broker: ScriptedBroker, m
     assert peer.closed
 
 
-def test_what_a_stage_did_last_is_told_before_it_goes(broker: ScriptedBroker, member: Member) -> None:
+@pytest.mark.parametrize("order", [Drain(reason="run_end"), StopProcess()])
+def test_what_a_stage_did_last_is_told_before_it_goes(broker: ScriptedBroker, member: Member, order: Drain) -> None:
     broker.heartbeat_s = 60.0  # but for the first, at once, none is due before its end
     ready(broker)
     deliver(broker, 40)
     broker.next(Commit)
-    broker.say(Drain(reason="run_end"))
+    broker.say(order)
     broker.next(Drained)
     assert broker.heartbeats[-1].stats["answered_total"] == 1.0
 
